@@ -1,0 +1,3 @@
+"""Heterogeneous federated learning by guiding vectors."""
+
+__version__ = "0.1.0"

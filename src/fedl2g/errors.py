@@ -1,0 +1,42 @@
+"""The errors a user can meet: one tree, each message a sentence that says what was wrong and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedL2GError(Exception):
+    """Anything fedl2g refuses to do; the command line prints the message and exits with `exit_code`."""
+
+    exit_code = 1
+
+
+class SettingError(FedL2GError):
+    """A setting, argument or file the user gave cannot be used as it is."""
+
+    exit_code = 2
+
+
+class DataError(SettingError):
+    """A dataset cannot be found, read or partitioned as asked."""
+
+
+class PayloadError(FedL2GError):
+    """What arrived over a wire is not what the method expects, and was refused."""
+
+
+class RunError(FedL2GError):
+    """A run directory or checkpoint cannot be used (foreign, corrupted, locked, disk full)."""
+
+    exit_code = 2
+
+
+class Diverged(FedL2GError):
+    """A loss or a guiding vector became NaN or infinite: the run cannot continue to meaningful numbers."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint such as " Did you mean 'dirichlet'?" for an unknown name, or "" when nothing is close."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""
