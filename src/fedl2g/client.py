@@ -1,0 +1,98 @@
+"""A client: a model (extractor + head), its data and its private state. It lives in one place and stays there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedl2g import rng
+from fedl2g.models import SplitModel, build_model
+from fedl2g.training import ImageView, Loss, TrainingLog, Update, train
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the server and all clients know in common."""
+
+    classes: int
+    image_shape: tuple[int, int, int]
+    seed: int
+    rounds: int
+    auxiliary: str  # the architecture of a shared auxiliary model: the first of the group
+    batch_size: int = 10
+    local_epochs: int = 1
+    client_lr: float = 0.01
+    reshuffle: bool = True
+    feature_dim: int = 512
+    dtype: torch.dtype = torch.float32
+
+    def build(self, architecture: str, purpose: str, *ids: int, feature_dim: int | None = None) -> SplitModel:
+        """A freshly initialised network whose weights depend on the seed, the purpose and the ids alone."""
+        with rng.seeded(self.seed, purpose, *ids):
+            model = build_model(
+                architecture,
+                classes=self.classes,
+                image_shape=self.image_shape,
+                feature_dim=self.feature_dim if feature_dim is None else feature_dim,
+            )
+        return model.to(self.dtype)
+
+    def build_auxiliary(self, feature_dim: int | None = None) -> SplitModel:
+        """The auxiliary model as the server starts with it."""
+        return self.build(self.auxiliary, "auxiliary", feature_dim=feature_dim)
+
+
+class Client:
+    """One participant: its network, its train and test samples, and how it trains."""
+
+    def __init__(self, id: int, task: Task, model: SplitModel, train_set: ImageView, test_set: ImageView) -> None:
+        self.id = id
+        self.task = task
+        self.model = model
+        self.train_set = train_set
+        self.test_set = test_set
+        self.log = TrainingLog()
+
+    @property
+    def device(self) -> torch.device:
+        return self.train_set.device
+
+    def update(self, *modules: torch.nn.Module, clip: float = float("inf")) -> Update:
+        """SGD at the client's rate over the parameters of these modules (its own model unless told otherwise)."""
+        parameters = [p for module in modules or (self.model,) for p in module.parameters()]
+        return Update(parameters, self.task.client_lr, clip)
+
+    def fit(
+        self,
+        round: int,
+        loss: Loss,
+        updates: Sequence[Update] | None = None,
+        *,
+        data: ImageView | None = None,
+        networks: Sequence[torch.nn.Module] | None = None,
+    ) -> None:
+        """Train for the local epochs of this round and log it.
+
+        `updates` default to plain SGD on the own model, `data` to the whole train set, `networks` (put in train mode)
+        to the own model.
+        """
+        view = self.train_set if data is None else data
+        for network in networks or (self.model,):
+            network.train()
+        with self.stream("train", round):
+            self.log = train(
+                view, loss, updates or [self.update()], self._orders(round, len(view)), self.task.batch_size
+            )
+
+    def stream(self, purpose: str, *ids: int) -> _Stream:
+        """Seed torch's global generator for one purpose of this client inside a `with` block."""
+        return rng.seeded(self.task.seed, purpose, self.id, *ids, device=self.device)
+
+    def _orders(self, round: int, samples: int) -> Iterator[Tensor]:
+        for epoch in range(self.task.local_epochs):
+            ids = (round, epoch) if self.task.reshuffle else (0, 0)
+            yield torch.randperm(samples, generator=rng.torch_stream(self.task.seed, "order", self.id, *ids))

@@ -1,0 +1,111 @@
+"""The guiding gradient of FedL2G: how the quiz loss after one pseudo-step changes with the guiding vectors.
+
+With theta' = theta - lr * grad[CE + MSE(z, G[y])](S) for a study batch S and q = CE on the quiz set at theta', the paper
+needs pi = dq/dG. Written out, the second-order graph disappears: with g = grad q at theta',
+
+    pi[y] = 2 * lr / (|S| * M) * sum over j in S with y_j = y of  J_theta z(x_j; theta) . g
+
+so one forward+backward on S, one forward+backward on the quiz set and one forward-mode Jacobian-vector product suffice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.modules.batchnorm import _BatchNorm
+
+Space = Literal["logits", "features"]
+Batch = tuple[Tensor, Tensor]
+
+
+def guiding_gradient(
+    model: nn.Module, study: Batch, quiz: Batch, guide: Tensor, *, lr: float, space: Space
+) -> tuple[Tensor, Tensor]:
+    """The gradient of the quiz loss after one pseudo-step with respect to the guiding vectors.
+
+    `model(x)` gives (features, logits); `guide` is C x M with M the width of `space`. Returns the ids of the classes in
+    the study batch (ascending) and their rows; every other row is zero. The model (parameters, buffers, mode) and the
+    random generators are left exactly as they were; no second-order graph is built.
+    """
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    buffers = {name: b.clone() for name, b in model.named_buffers()}
+    x, y = study
+    device = x.device
+    column = 0 if space == "features" else 1
+
+    def outputs(at: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = functional_call(model, (at, buffers), (inputs,))
+        return result
+
+    with _private_generators(device), _batch_statistics_only(model), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
+        mask = _generator_state(device)
+        out = outputs(parameters, x)
+        z = out[column]
+        objective = cross_entropy(out[1], y) + mse_loss(z, guide[y])
+        gradients = torch.autograd.grad(objective, list(parameters.values()), allow_unused=True)
+        moved = {
+            name: (p if g is None else p - lr * g).detach().requires_grad_()
+            for (name, p), g in zip(parameters.items(), gradients, strict=True)
+        }
+        scale = 2 * lr / z.numel()
+        del out, z, objective, gradients
+
+        quiz_x, quiz_y = quiz
+        quiz_loss = cross_entropy(outputs(moved, quiz_x)[1], quiz_y)
+        direction = torch.autograd.grad(quiz_loss, list(moved.values()), allow_unused=True, materialize_grads=True)
+        del moved, quiz_loss
+
+        # The Jacobian is taken at the study pass: the same dropout mask must be drawn again.
+        _set_generator_state(device, mask)
+        with torch.no_grad(), forward_ad.dual_level():
+            dual = {
+                name: forward_ad.make_dual(p.detach(), g)
+                for (name, p), g in zip(parameters.items(), direction, strict=True)
+            }
+            tangent = forward_ad.unpack_dual(outputs(dual, x)[column]).tangent
+            if tangent is None:  # z does not depend on any parameter
+                tangent = torch.zeros(len(y), guide.shape[1], dtype=guide.dtype, device=device)
+            ids, positions = torch.unique(y, return_inverse=True)
+            rows = tangent.new_zeros(len(ids), guide.shape[1]).index_add_(0, positions, tangent)
+            return ids, rows * scale
+
+
+@contextmanager
+def _private_generators(device: torch.device) -> Iterator[None]:
+    """Leave the global generators as they were: what the step draws (dropout) is its own."""
+    accelerators = [] if device.type == "cpu" else [device]
+    kind = "cuda" if device.type == "cpu" else device.type
+    with torch.random.fork_rng(devices=accelerators, device_type=kind):
+        yield
+
+
+def _generator_state(device: torch.device) -> Tensor:
+    return torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+
+
+def _set_generator_state(device: torch.device, state: Tensor) -> None:
+    if device.type == "cpu":
+        torch.set_rng_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state, device)
+
+
+@contextmanager
+def _batch_statistics_only(model: nn.Module) -> Iterator[None]:
+    """Stop BatchNorm from tracking: forward mode would write dual tensors into the running statistics."""
+    tracking = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
+    for module in tracking:
+        module.track_running_stats = False
+    try:
+        yield
+    finally:
+        for module in tracking:
+            module.track_running_stats = True

@@ -1,0 +1,127 @@
+"""What a method is made of: options, a server half and a client half."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from fedl2g.client import Client, Task
+from fedl2g.payload import Payload, Specification, check_payload
+
+
+class Options(BaseModel):
+    """The settings of one method; `name` says which."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    name: str = Field(description="The method's name; `fedl2g methods` lists them.")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a client says of its round beside the payload: numbers for the records, no data."""
+
+    samples: int  # the size of its train set
+    steps: int = 0
+    loss: float | None = None  # cross entropy alone, mean over the round's batches
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One client's answer in one round."""
+
+    client: int
+    payload: Payload
+    report: Report = field(compare=False)
+
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+class ServerHalf(Generic[OptionsT]):
+    """The server's side of a method: what it sends, and what it does with the replies.
+
+    Everything that changes over rounds is a tensor in `state_dict()`, so that a run can be resumed.
+    """
+
+    def __init__(self, options: OptionsT, task: Task) -> None:
+        self.options = options
+        self.task = task
+
+    def broadcast(self, round: int) -> Payload:
+        """What every participant of the round receives."""
+        return {}
+
+    def expected(self) -> Specification:
+        """What a reply must look like; anything else is refused before `aggregate` sees it."""
+        return {}
+
+    def check(self, payload: Payload) -> None:
+        """Refuse a reply that cannot be used (PayloadError)."""
+        check_payload(payload, self.expected())
+
+    def aggregate(self, round: int, replies: list[Reply]) -> None:
+        """Learn from the checked replies, which come ordered by client; there is at least one."""
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers about the server's state for the round's record."""
+        return {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that changes over rounds."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Continue from `state_dict()`."""
+
+
+class ClientHalf(Generic[OptionsT]):
+    """One client's side of a method: how it trains, and how it predicts."""
+
+    predicts_with_broadcast = False  # True: predictions need what the server sends (a global head, prototypes, ...)
+
+    def __init__(self, options: OptionsT, client: Client) -> None:
+        self.options = options
+        self.client = client
+        self.model = client.model
+
+    def expected(self) -> Specification:
+        """What the server's payload must look like; anything else is refused before `train` sees it."""
+        return {}
+
+    def check(self, payload: Payload) -> None:
+        """Refuse a broadcast that cannot be used (PayloadError)."""
+        check_payload(payload, self.expected())
+
+    def train(self, round: int, payload: Payload) -> Payload:
+        """One round on this client: train with `self.client.fit`, return what goes to the server."""
+        raise NotImplementedError
+
+    def receive(self, payload: Payload) -> None:
+        """Take the server's payload for predictions (only called if `predicts_with_broadcast`)."""
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Scores (N x classes) whose largest is the predicted class; the model is in eval mode."""
+        logits: Tensor = self.model(x)[1]
+        return logits
+
+    def other_predictions(self, x: Tensor) -> dict[str, Tensor]:
+        """Further scores to report beside `predict`, by name."""
+        return {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What the method keeps on this client over rounds beside the model (private: never leaves the client)."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Continue from `state_dict()`."""
+
+
+def travelled(before: Tensor, after: Tensor) -> float:
+    """The Euclidean distance between two states of the server's vectors."""
+    return float(torch.linalg.vector_norm(after - before))

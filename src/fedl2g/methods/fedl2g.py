@@ -1,0 +1,171 @@
+"""FedL2G: the server learns one guiding vector per class so that guidance helps each client's own task.
+
+Zhang et al., "Adaptive Guidance for Local Training in Heterogeneous Federated Learning", ICML 2025.
+
+Client loss on the study set, once the warm-up rounds are over:
+
+    CE(f(x), y) + MSE(z, G[y]),     z = f(x) (logits, `fedl2g-l`) or h(x) (features, `fedl2g-f`)
+
+Then one pseudo-step on a study batch, the quiz loss q after it, and the upload pi = dq/dG (`fedl2g.guidance`).
+Server: G <- G - server_lr * clip(mean over the clients that sent a row, class by class).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy, mse_loss
+
+from fedl2g import rng
+from fedl2g.client import Client, Task
+from fedl2g.errors import SettingError
+from fedl2g.guidance import Space, guiding_gradient
+from fedl2g.methods.base import ClientHalf, Options, Reply, ServerHalf
+from fedl2g.methods.registry import register_method
+from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors, mean_by_class
+from fedl2g.training import at_least_two
+
+CLIP = 100.0  # of the client's gradient norm, and of the norm of the whole guiding gradient
+
+
+class FedL2GOptions(Options):
+    """FedL2G's options; the two variants differ in the guided space and the server's rate."""
+
+    space: ClassVar[Space]
+
+    server_lr: float = Field(ge=0, description="Server rate of the guiding vectors; 0 keeps them as they started.")
+    warmup_rounds: int = Field(50, ge=0, description="Rounds at the start in which only the guiding vectors learn.")
+    quiz_size: int = Field(10, ge=1, description="Samples each client holds out of its train set as its quiz set.")
+    guide_init: Literal["normal", "zeros", "orthogonal"] = Field(
+        "normal", description="How the guiding vectors start: N(0,1) entries, zeros, or orthogonal directions."
+    )
+
+    def width(self, task: Task) -> int:
+        """M: the width of a guiding vector."""
+        return task.classes if self.space == "logits" else task.feature_dim
+
+
+class LogitOptions(FedL2GOptions):
+    """FedL2G in logit space: guiding vectors as wide as the number of classes."""
+
+    space = "logits"
+    name: str = "fedl2g-l"
+    server_lr: float = Field(0.1, ge=0, description="Server rate of the guiding vectors; 0 keeps them as they started.")
+
+
+class FeatureOptions(FedL2GOptions):
+    """FedL2G in feature space: guiding vectors as wide as the shared features."""
+
+    space = "features"
+    name: str = "fedl2g-f"
+    server_lr: float = Field(100.0, ge=0, description="Server rate of the guiding vectors; 0 keeps them as they were.")
+
+
+class FedL2GServer(ServerHalf[FedL2GOptions]):
+    """Keeps and moves the guiding vectors."""
+
+    def __init__(self, options: FedL2GOptions, task: Task) -> None:
+        super().__init__(options, task)
+        self.guide = initial_guide(options, task)
+        self.step = 0.0
+        self.distance = torch.zeros((), dtype=torch.float64)
+
+    def broadcast(self, round: int) -> Payload:
+        return class_vectors(torch.arange(len(self.guide)), self.guide)
+
+    def expected(self) -> Specification:
+        return class_vector_spec(self.task.classes, self.options.width(self.task), self.task.dtype)
+
+    def aggregate(self, round: int, replies: list[Reply]) -> None:
+        ids, rows = mean_by_class(reply.payload for reply in replies)
+        rows = rows * min(1.0, CLIP / (float(torch.linalg.vector_norm(rows)) + 1e-6))
+        self.guide[ids] -= self.options.server_lr * rows
+        self.step = self.options.server_lr * float(torch.linalg.vector_norm(rows))
+        self.distance += self.step
+
+    def metrics(self) -> dict[str, float]:
+        return {"guide_step": self.step, "guide_distance": float(self.distance)}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"guide": self.guide, "distance": self.distance}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.guide, self.distance = state["guide"].clone(), state["distance"].clone()
+
+
+def initial_guide(options: FedL2GOptions, task: Task) -> Tensor:
+    """The guiding vectors (C x M) before the first round."""
+    guide = torch.zeros(task.classes, options.width(task), dtype=task.dtype)
+    generator = rng.torch_stream(task.seed, "guide")
+    if options.guide_init == "normal":
+        guide.normal_(generator=generator)
+    elif options.guide_init == "orthogonal":
+        # Rows as long as those of "normal" are on average, so that the two controls differ in direction alone.
+        torch.nn.init.orthogonal_(guide, gain=guide.shape[1] ** 0.5, generator=generator)
+    return guide
+
+
+class FedL2GClient(ClientHalf[FedL2GOptions]):
+    """Studies with guidance, then tells the server how the guidance should change."""
+
+    def __init__(self, options: FedL2GOptions, client: Client) -> None:
+        super().__init__(options, client)
+        samples = len(client.train_set)
+        if samples < 2:
+            raise SettingError(
+                f"client {client.id} has {samples} training sample: FedL2G needs one to study and one for the quiz; "
+                "choose fewer clients or another partition"
+            )
+        order = torch.randperm(samples, generator=rng.torch_stream(client.task.seed, "quiz", client.id))
+        quiz_size = min(options.quiz_size, samples - 1)
+        self.quiz_set = client.train_set.subset(order[:quiz_size])
+        self.study_set = client.train_set.subset(order[quiz_size:].sort().values)
+
+    def expected(self) -> Specification:
+        task = self.client.task
+        return class_vector_spec(task.classes, self.options.width(task), task.dtype)
+
+    def train(self, round: int, payload: Payload) -> Payload:
+        guide = self._guide(payload)
+        column = 0 if self.options.space == "features" else 1
+
+        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            out = self.model(x)
+            own = cross_entropy(out[1], y)
+            return own + mse_loss(out[column], guide[y]), own
+
+        if round > self.options.warmup_rounds:
+            self.client.fit(round, loss, [self.client.update(clip=CLIP)], data=self.study_set)
+        return self._guiding_gradient(round, guide)
+
+    def _guiding_gradient(self, round: int, guide: Tensor) -> Payload:
+        task = self.client.task
+        generator = rng.torch_stream(task.seed, "study_batch", self.client.id, round)
+        study = self.study_set.batch(torch.randperm(len(self.study_set), generator=generator)[: task.batch_size])
+        quiz = self.quiz_set.batch(torch.arange(len(self.quiz_set)))
+        self.model.train()
+        with self.client.stream("guidance", round):
+            ids, rows = guiding_gradient(
+                self.model,
+                at_least_two(*study),
+                at_least_two(*quiz),
+                guide,
+                lr=task.client_lr,
+                space=self.options.space,
+            )
+        return class_vectors(ids, rows)
+
+    def _guide(self, payload: Payload) -> Tensor:
+        task = self.client.task
+        guide = torch.zeros(task.classes, self.options.width(task), dtype=task.dtype)
+        guide[payload["ids"]] = payload["rows"]
+        return guide.to(self.client.device)
+
+
+for _options in (LogitOptions, FeatureOptions):
+    register_method(
+        _options.model_fields["name"].default, options=_options, server=FedL2GServer, client=FedL2GClient
+    )

@@ -1,0 +1,75 @@
+"""From a model's name to the network: an architecture of the catalog, or a factory of the user's own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from fedl2g.errors import SettingError
+from fedl2g.models import architectures, small
+from fedl2g.models.catalog import is_factory, parse_factory, resolve_models
+from fedl2g.models.split import SplitModel, split_model
+
+_BUILDERS = architectures.BUILDERS | small.BUILDERS
+
+
+def build_model(name: str, *, classes: int, image_shape: tuple[int, int, int], feature_dim: int = 512) -> SplitModel:
+    """Build a freshly initialised network whose features are `feature_dim` wide and whose head gives `classes` logits.
+
+    `name` is an architecture of the catalog or the user's factory, "package.module:function[#head attribute]". The
+    weights are drawn from torch's global generator: seed it first for repeatable ones. `image_shape` is
+    (channels, height, width).
+    """
+    for what, value in (("classes", classes), ("feature_dim", feature_dim), *zip("CHW", image_shape, strict=True)):
+        if value < 1:
+            raise SettingError(f"A model needs positive sizes, but {what} is {value}.")
+    if is_factory(name):
+        return _build_with_factory(name, classes, image_shape, feature_dim)
+    resolved = resolve_models(name)
+    if resolved != (name,):
+        raise SettingError(f"{name!r} names {len(resolved)} models; build them one by one: {', '.join(resolved)}.")
+    return _BUILDERS[name](classes, image_shape, feature_dim)
+
+
+def _build_with_factory(name: str, classes: int, image_shape: tuple[int, int, int], feature_dim: int) -> SplitModel:
+    module_name, function_name, head_name = parse_factory(name)
+    factory = _import_factory(module_name, function_name)
+    offered = {"classes": classes, "image_shape": image_shape, "feature_dim": feature_dim}
+    try:
+        network = factory(**_accepted(factory, offered))
+    except SettingError:
+        raise
+    except Exception as error:  # whatever the user's code raises, the name of the factory belongs in the message
+        raise SettingError(f"The model factory {name!r} failed: {type(error).__name__}: {error}") from error
+    try:
+        return split_model(
+            network, classes=classes, feature_dim=feature_dim, image_shape=image_shape, head_name=head_name
+        )
+    except SettingError as error:
+        raise SettingError(f"The model of {name!r} cannot be used. {error}") from error
+
+
+def _import_factory(module_name: str, function_name: str) -> Callable[..., Any]:
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a user's module may fail to import in any way
+        raise SettingError(
+            f"Cannot import {module_name!r}, named as the home of a model factory: {type(error).__name__}: {error}. "
+            "Install it, or put its folder on PYTHONPATH."
+        ) from error
+    factory = getattr(module, function_name, None)
+    if not callable(factory):
+        raise SettingError(f"{module_name!r} has no function {function_name!r} to build a model with.")
+    return factory  # type: ignore[no-any-return]
+
+
+def _accepted(factory: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
+    """The offered arguments that the factory names; a bare **kwargs usually hands them on to where they are unknown."""
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return {}
+    positional_only = inspect.Parameter.POSITIONAL_ONLY
+    return {key: offered[key] for key in offered if key in parameters and parameters[key].kind is not positional_only}

@@ -1,0 +1,93 @@
+"""The names of the architectures and groups, readable without loading torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from fedl2g.errors import SettingError, nearest
+
+_HTFE4 = ("cnn4", "googlenet", "mobilenet_v2", "resnet18")
+_DEEP_RESNETS = ("resnet34", "resnet50", "resnet101", "resnet152")
+_HTFE8 = _HTFE4 + _DEEP_RESNETS
+_TRANSFORMERS = ("vit_b_16", "vit_b_32")
+_SHALLOW_RESNETS = ("resnet4", "resnet6", "resnet8", "resnet10")
+_SMALL = ("small_cnn", "small_googlenet", "small_mobilenet", "small_resnet")
+
+ARCHITECTURES: tuple[str, ...] = (
+    "cnn4",
+    *_SHALLOW_RESNETS,
+    "resnet18",
+    *_DEEP_RESNETS,
+    "googlenet",
+    "mobilenet_v2",
+    *_TRANSFORMERS,
+    *_SMALL,
+)
+
+# The auxiliary model of FML, FedKD and FedMRL is the first of a group, so the smallest stands first.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "htfe2": ("cnn4", "resnet18"),
+    "htfe3": ("resnet10", "resnet18", "resnet34"),
+    "htfe4": _HTFE4,
+    "htfe8": _HTFE8,
+    "htfe9": (*_SHALLOW_RESNETS, "resnet18", *_DEEP_RESNETS),
+    "htm10": _HTFE8 + _TRANSFORMERS,
+    "small": _SMALL,
+}
+
+_FACTORY = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)(#(?P<head>\w+(\.\w+)*))?")
+
+
+def resolve_models(spec: str | Sequence[str]) -> tuple[str, ...]:
+    """The architectures a user asked for: groups are expanded, every other name is checked and kept in its place.
+
+    `spec` is a group ("htfe4"), an architecture ("cnn4"), several of them separated by commas, or a sequence of such
+    names. An element may also name the user's own factory, "package.module:function" or, with the attribute that holds
+    the classifier, "package.module:function#classifier". Nothing is imported here.
+    """
+    parts = spec.split(",") if isinstance(spec, str) else list(spec)
+    names = [part.strip() for part in parts if part.strip()]
+    if not names:
+        raise SettingError(f"No model was named. Give a group ({', '.join(GROUPS)}) or architectures such as cnn4.")
+    return tuple(model for name in names for model in _resolve(name))
+
+
+def _resolve(name: str) -> tuple[str, ...]:
+    if name in GROUPS:
+        return GROUPS[name]
+    if name in ARCHITECTURES or is_factory(name):
+        return (name,)
+    if ":" in name or "#" in name:
+        raise SettingError(
+            f"{name!r} does not name a model factory. Write package.module:function, "
+            "or package.module:function#attribute to say which attribute holds the classifier."
+        )
+    raise SettingError(
+        f"There is no model or group {name!r}.{nearest(name, [*GROUPS, *ARCHITECTURES])} "
+        f"Groups: {', '.join(GROUPS)}. Architectures: {', '.join(ARCHITECTURES)}. "
+        "Your own network is named package.module:function."
+    )
+
+
+def is_factory(name: str) -> bool:
+    """Whether a model name points at a user's own factory rather than at an architecture of this package."""
+    return _FACTORY.fullmatch(name) is not None
+
+
+def parse_factory(name: str) -> tuple[str, str, str | None]:
+    """The module, the function and the head attribute (or None) of "package.module:function#attribute"."""
+    match = _FACTORY.fullmatch(name)
+    if match is None:
+        raise SettingError(f"{name!r} does not name a model factory. Write package.module:function.")
+    return match["module"], match["function"], match["head"]
+
+
+def has_equal_heads(names: Sequence[str]) -> bool:
+    """Whether clients with these architectures can share one head, as LG-FedAvg and FedGH require.
+
+    The vision transformers' heads have a hidden layer, all others are linear. What a user's factory will build is not
+    known before it runs, so it counts as equal here and its shapes are compared when the models exist.
+    """
+    kinds = {name in _TRANSFORMERS for name in names if name in ARCHITECTURES}
+    return len(kinds) <= 1

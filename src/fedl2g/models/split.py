@@ -1,0 +1,219 @@
+"""The cut through a network: an extractor that ends in features of one common width, and a head on top of it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedl2g.errors import SettingError
+
+HEAD_ATTRIBUTES = ("fc", "classifier", "head", "heads")
+
+
+class SplitModel(nn.Module):
+    """A client's network: `features = extractor(x)`, `logits = head(features)`, both returned by a call."""
+
+    extractor: nn.Module
+    head: nn.Module
+
+    def __init__(self, extractor: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.extractor = extractor
+        self.head = head
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.extractor(x)
+        return features, self.head(features)
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return cast(tuple[Tensor, Tensor], super().__call__(x))
+
+
+class FeaturePool(nn.Module):
+    """Brings features of any width to the common one: adaptive averages along the feature axis.
+
+    Wider features are averaged (2048 to 512: means of 4), narrower ones repeated (64 to 512: each 8 times).
+    """
+
+    def __init__(self, feature_dim: int) -> None:
+        super().__init__()
+        self.feature_dim = feature_dim
+
+    def forward(self, features: Tensor) -> Tensor:
+        if features.shape[-1] == self.feature_dim:
+            return features
+        return F.adaptive_avg_pool1d(features, self.feature_dim)
+
+    def extra_repr(self) -> str:
+        return f"feature_dim={self.feature_dim}"
+
+
+def split_model(
+    module: nn.Module | tuple[nn.Module, nn.Module],
+    *,
+    classes: int,
+    feature_dim: int = 512,
+    image_shape: tuple[int, int, int],
+    head_name: str | None = None,
+) -> SplitModel:
+    """Split a user's network into extractor and head, and prove on a batch of two that the cut is sound.
+
+    A whole classifier is cut before the last Linear of its head, found as the attribute `head_name` or else `fc`,
+    `classifier`, `head`, `heads`, or as the last Linear of a Sequential. That Linear and what follows it are removed
+    from `module`; its features are pooled to `feature_dim` and get a fresh Linear(feature_dim, classes).
+
+    A pair (extractor, head), or a module with these two attributes, keeps its own head, which must take `feature_dim`
+    features and give `classes` logits.
+    """
+    if isinstance(module, SplitModel):
+        model = module
+    elif (pair := _given_pair(module)) is not None and head_name is None:
+        extractor, head = pair
+        model = SplitModel(nn.Sequential(extractor, FeaturePool(feature_dim)), head)
+    elif isinstance(module, nn.Module):
+        model = _cut(module, _find_head(module, head_name), classes, feature_dim)
+    else:
+        raise SettingError(
+            f"A model factory must return a torch.nn.Module or a pair (extractor, head) of them, not {_kind(module)}."
+        )
+    _check_split(model, classes, feature_dim, image_shape)
+    return model
+
+
+def replace_head(module: nn.Module, head_name: str, replacement: nn.Module) -> None:
+    """Put `replacement` where the last Linear of `module.<head_name>` is; drop what follows it in its Sequential.
+
+    What precedes that Linear inside the head, such as dropout, stays and so becomes part of the extractor.
+    """
+    owner, _, attribute = _last_linear(module, head_name).rpartition(".")
+    parent = module.get_submodule(owner)
+    if isinstance(parent, nn.Sequential):
+        position = list(dict(parent.named_children())).index(attribute)
+        del parent[position + 1 :]
+    setattr(parent, attribute, replacement)
+
+
+def _given_pair(module: object) -> tuple[nn.Module, nn.Module] | None:
+    if isinstance(module, nn.Module):
+        pair: tuple[object, ...] = (getattr(module, "extractor", None), getattr(module, "head", None))
+    elif isinstance(module, tuple | list):
+        pair = tuple(module)
+    else:
+        return None
+    if len(pair) == 2 and isinstance(pair[0], nn.Module) and isinstance(pair[1], nn.Module):
+        return pair[0], pair[1]
+    return None
+
+
+def _find_head(module: nn.Module, head_name: str | None) -> str:
+    if head_name is not None:
+        try:
+            module.get_submodule(head_name)
+        except AttributeError:
+            children = ", ".join(name for name, _ in module.named_children()) or "none"
+            raise SettingError(
+                f"{_kind(module)} has no submodule {head_name!r} to take as its head; its submodules are: {children}."
+            ) from None
+        candidates: tuple[str, ...] = (head_name,)
+    else:
+        candidates = tuple(name for name in HEAD_ATTRIBUTES if isinstance(getattr(module, name, None), nn.Module))
+        if isinstance(module, nn.Sequential):
+            candidates = (*candidates, "")
+    for name in candidates:
+        if _last_linear(module, name, missing_ok=True):
+            return name
+    looked_at = f"the submodule {head_name!r}" if head_name else f"the attributes {', '.join(HEAD_ATTRIBUTES)}"
+    raise SettingError(
+        f"Cannot tell where the head of {_kind(module)} begins: no Linear layer was found in {looked_at}"
+        f"{'' if head_name else ', and it is not a Sequential that holds one'}. Name the attribute that holds the "
+        "classifier (package.module:function#attribute), or let the factory return a pair (extractor, head)."
+    )
+
+
+def _last_linear(module: nn.Module, head_name: str, *, missing_ok: bool = False) -> str:
+    head = module.get_submodule(head_name)
+    found = [name for name, part in head.named_modules() if isinstance(part, nn.Linear)]
+    if not found:
+        if missing_ok:
+            return ""
+        raise SettingError(f"The head {head_name!r} of {_kind(module)} holds no Linear layer to replace.")
+    return ".".join(part for part in (head_name, found[-1]) if part)
+
+
+def _cut(module: nn.Module, head_name: str, classes: int, feature_dim: int) -> SplitModel:
+    weight = cast(nn.Linear, module.get_submodule(_last_linear(module, head_name))).weight
+    head = nn.Linear(feature_dim, classes, device=weight.device, dtype=weight.dtype)
+    replace_head(module, head_name, FeaturePool(feature_dim))
+    return SplitModel(module, head)
+
+
+def _check_split(model: SplitModel, classes: int, feature_dim: int, image_shape: tuple[int, int, int]) -> None:
+    """Run a batch of two through the split and refuse it with the reason when its outputs are not usable."""
+    modes = {part: part.training for part in model.modules()}
+    model.eval()
+    pooled: list[Tensor] = []
+    hooks = [
+        part.register_forward_hook(lambda _module, _inputs, output: pooled.append(output))
+        for part in model.extractor.modules()
+        if isinstance(part, FeaturePool)
+    ]
+    try:
+        with torch.no_grad():
+            features = _run("extractor", model.extractor, _probe(model, image_shape), image_shape)
+            _expect_shape("extractor", features, feature_dim, "features")
+            if pooled and not _same(features, pooled[-1]):
+                raise SettingError(
+                    f"{_kind(model.extractor)} changes the output of its head (a softmax, say) before returning it, so "
+                    "it cannot be cut there. Let the factory return a pair (extractor, head) instead."
+                )
+            logits = _run("head", model.head, features, tuple(features.shape[1:]))
+            _expect_shape("head", logits, classes, "logits")
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for part, training in modes.items():
+            part.training = training
+
+
+def _probe(model: nn.Module, image_shape: tuple[int, int, int]) -> Tensor:
+    like = next(model.parameters(), torch.empty(0))
+    # Varied values: on constant images a forgotten activation behind the head could pass unnoticed.
+    count = 2 * image_shape[0] * image_shape[1] * image_shape[2]
+    return torch.linspace(-1.0, 1.0, count, device=like.device, dtype=like.dtype).reshape(2, *image_shape)
+
+
+def _run(part: str, module: nn.Module, inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
+    try:
+        outputs = module(inputs)
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+        advice = (
+            f"It must take {shape[0]} features: change the head, set feature_dim to its width, or return the whole "
+            "classifier as one module to be given a fresh head."
+            if part == "head"
+            else "It must take images of the dataset as they are."
+        )
+        raise SettingError(
+            f"The {part} of the model fails on a batch of shape {(2, *shape)}: {error} {advice}"
+        ) from error
+    if not isinstance(outputs, Tensor):
+        raise SettingError(f"The {part} of the model must return one tensor, but it returned {_kind(outputs)}.")
+    return outputs
+
+
+def _expect_shape(part: str, outputs: Tensor, width: int, what: str) -> None:
+    if outputs.shape != (2, width):
+        raise SettingError(
+            f"The {part} of the model must turn a batch of 2 into {what} of shape (2, {width}), "
+            f"but it gives {tuple(outputs.shape)}."
+        )
+
+
+def _same(features: Tensor, pooled: Tensor) -> bool:
+    return features.shape == pooled.shape and (features.is_meta or torch.equal(features, pooled))
+
+
+def _kind(thing: object) -> str:
+    return f"the {type(thing).__name__}" if isinstance(thing, nn.Module) else f"a {type(thing).__name__}"

@@ -1,0 +1,115 @@
+"""Payloads: the only thing that ever crosses between a client and the server, and the checks on what arrives.
+
+A payload is `dict[str, Tensor]`. A set of class vectors is two entries: `ids` (int64, k) and `rows` (float, k x M).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from fedl2g.errors import PayloadError
+
+Payload = dict[str, Tensor]
+
+MB = 2**20
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What one entry of a payload must look like.
+
+    A letter in `shape` is a free size; the same letter means the same size in every entry of the payload. Entries with
+    `below` hold class ids: distinct, ascending, from 0 to `below` - 1.
+    """
+
+    shape: tuple[int | str, ...]
+    dtype: torch.dtype = torch.float32
+    below: int | None = None
+
+
+Specification = Mapping[str, TensorSpec]
+
+
+def class_vector_spec(classes: int, width: int, dtype: torch.dtype) -> Specification:
+    """What a set of class vectors of this width must look like."""
+    return {
+        "ids": TensorSpec(("k",), torch.int64, below=classes),
+        "rows": TensorSpec(("k", width), dtype),
+    }
+
+
+def tensors_spec(tensors: Mapping[str, Tensor]) -> Specification:
+    """A specification that asks for exactly these names, shapes and dtypes."""
+    return {name: TensorSpec(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+
+
+def class_vectors(ids: Tensor, rows: Tensor) -> Payload:
+    """Pack class vectors: row i belongs to class ids[i]."""
+    return {"ids": ids.detach().cpu().contiguous(), "rows": rows.detach().cpu().contiguous()}
+
+
+def mean_by_class(payloads: Iterable[Payload]) -> tuple[Tensor, Tensor]:
+    """For each class, the mean of the rows sent for it over the clients that sent one: (class ids, mean rows)."""
+    sent = list(payloads)
+    if not sent:
+        raise ValueError("mean_by_class needs at least one payload")
+    ids, positions = torch.unique(torch.cat([p["ids"] for p in sent]), return_inverse=True)
+    rows = torch.cat([p["rows"] for p in sent])
+    total = rows.new_zeros(len(ids), rows.shape[1]).index_add_(0, positions, rows)
+    counts = torch.bincount(positions, minlength=len(ids)).to(rows.dtype)
+    return ids, total / counts[:, None]
+
+
+def nbytes(payload: Payload) -> int:
+    """The bytes of the values and class ids in a payload."""
+    return sum(tensor.nbytes for tensor in payload.values())
+
+
+def check_payload(payload: Payload, expected: Specification) -> None:
+    """Refuse a payload that is not what the specification says, with a sentence that names the first fault."""
+    if missing := sorted(expected.keys() - payload.keys()):
+        raise PayloadError(f"the payload lacks {missing[0]!r}; expected the entries {sorted(expected)}")
+    if unknown := sorted(payload.keys() - expected.keys()):
+        raise PayloadError(f"the payload has an unknown entry {unknown[0]!r}; expected the entries {sorted(expected)}")
+    sizes: dict[str, int] = {}
+    for name, spec in expected.items():
+        _check_tensor(name, payload[name], spec, sizes)
+
+
+def _check_tensor(name: str, tensor: Tensor, spec: TensorSpec, sizes: dict[str, int]) -> None:
+    if tensor.dtype != spec.dtype:
+        raise PayloadError(f"payload entry {name!r} has dtype {tensor.dtype}, expected {spec.dtype}")
+    found = tuple(tensor.shape)
+    if len(found) != len(spec.shape):
+        raise PayloadError(f"payload entry {name!r} has shape {found}, expected {spec.shape}")
+    for size, wanted in zip(found, spec.shape, strict=True):
+        required = sizes.setdefault(wanted, size) if isinstance(wanted, str) else wanted
+        if size != required:
+            raise PayloadError(f"payload entry {name!r} has shape {found}, expected {spec.shape}")
+    if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
+        raise PayloadError(f"payload entry {name!r} holds NaN or infinite values")
+    if spec.below is not None:
+        ids = tensor.tolist()
+        if any(not 0 <= i < spec.below for i in ids):
+            raise PayloadError(f"payload entry {name!r} holds a class id outside 0..{spec.below - 1}")
+        if any(a >= b for a, b in zip(ids, ids[1:], strict=False)):
+            raise PayloadError(f"payload entry {name!r} must hold distinct class ids in ascending order")
+
+
+def to_bytes(payload: Payload) -> bytes:
+    """Serialise a payload (safetensors)."""
+    return safetensors.torch.save({name: tensor.contiguous() for name, tensor in payload.items()})
+
+
+def from_bytes(data: bytes) -> Payload:
+    """Read a payload back; anything that is not a well-formed payload is refused."""
+    try:
+        return safetensors.torch.load(data)
+    except (safetensors.SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise PayloadError(f"the bytes that arrived are not a payload: {error}") from error

@@ -1,0 +1,102 @@
+"""The one local-training loop: every method trains its client's networks through it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+# (objective to minimise, cross entropy of the client's own model alone: the paper's "original local loss")
+Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Update:
+    """Plain SGD with the gradient norm clipped: no momentum, no weight decay, no schedule."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, clip: float = math.inf) -> None:
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self.lr = lr
+        self.clip = clip
+
+    def step(self) -> None:
+        """Move the parameters against their gradients and forget the gradients."""
+        moving = [p for p in self.parameters if p.grad is not None]
+        gradients = [p.grad for p in moving if p.grad is not None]
+        with torch.no_grad():
+            if math.isinf(self.clip) or not moving:
+                torch._foreach_add_(moving, gradients, alpha=-self.lr)
+            else:
+                norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+                if norm.device.type == "cpu":  # reading the norm costs nothing here, and saves a pass over the gradients
+                    torch._foreach_add_(moving, gradients, alpha=-self.lr * min(1.0, self.clip / (norm.item() + 1e-6)))
+                else:
+                    torch._foreach_mul_(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
+                    torch._foreach_add_(moving, gradients, alpha=-self.lr)
+        for p in moving:
+            p.grad = None
+
+
+class ImageView:
+    """A client's samples: positions in the one shared uint8 array, turned into normalised batches on demand."""
+
+    def __init__(self, images: Tensor, labels: Tensor, indices: Tensor, *, device: torch.device, dtype: torch.dtype):
+        self.images, self.labels, self.indices = images, labels, indices
+        self.device, self.dtype = device, dtype
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def batch(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """The images (scaled to -1..1) and labels at these positions of the view."""
+        where = self.indices[positions]
+        x, y = self.images[where], self.labels[where]
+        if self.device.type == "cuda":
+            x, y = x.pin_memory(), y.pin_memory()
+        x, y = x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
+        return x.to(self.dtype).div_(127.5).sub_(1.0), y
+
+    def subset(self, positions: Tensor) -> ImageView:
+        """The view of some of these samples."""
+        return ImageView(self.images, self.labels, self.indices[positions], device=self.device, dtype=self.dtype)
+
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """All samples in order, in batches of at most `size`."""
+        for positions in torch.arange(len(self)).split(size):
+            yield self.batch(positions)
+
+
+@dataclass
+class TrainingLog:
+    """What a client's training of one round amounted to."""
+
+    steps: int = 0
+    cross_entropy: float | None = None  # mean over the batches; None when nothing was trained
+
+
+def training_batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
+    """Full batches only; fewer samples than one batch make one smaller batch instead of nothing."""
+    full = len(order) // size
+    return order[: full * size].split(size) if full else (order,)
+
+
+def train(view: ImageView, loss: Loss, updates: Iterable[Update], orders: Iterable[Tensor], batch_size: int) -> TrainingLog:
+    """Train for one epoch per order: the loss of each batch, one backward pass, one step of every update."""
+    moving = list(updates)
+    losses: list[Tensor] = []  # they stay on the device: no host sync per step
+    for order in orders:
+        for positions in training_batches(order, batch_size):
+            x, y = at_least_two(*view.batch(positions))
+            objective, cross_entropy = loss(x, y)
+            objective.backward()  # type: ignore[no-untyped-call]
+            for update in moving:
+                update.step()
+            losses.append(cross_entropy.detach())
+    return TrainingLog(len(losses), torch.stack(losses).cpu().double().mean().item() if losses else None)
+
+
+def at_least_two(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Repeat a single sample: BatchNorm refuses one value per channel, and a mean over two equal samples is the same."""
+    return (x.repeat(2, 1, 1, 1), y.repeat(2)) if len(y) == 1 else (x, y)
