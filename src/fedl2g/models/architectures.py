@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from torch import nn
+from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.resnet import BasicBlock, ResNet
 
@@ -96,7 +96,7 @@ def vision_transformer(patch: int, classes: int, image_shape: ImageShape, featur
     return SplitModel(nn.Sequential(OrderedDict(pad=pad, network=network)), head)
 
 
-def _set_channels(parent: nn.Module, name: str, channels: int, initialise: Callable[[nn.Parameter], object]) -> None:
+def _set_channels(parent: nn.Module, name: str, channels: int, initialise: Callable[[Tensor], object]) -> None:
     """Let the first convolution take `channels` instead of three, drawn as torchvision draws the original."""
     old = cast(nn.Conv2d, getattr(parent, name))
     if channels == old.in_channels:
