@@ -1,0 +1,15 @@
+"""Datasets and their partitions: sources, the memory-mapped cache, and who holds which samples."""
+
+from fedl2g.data.dataset import Dataset
+from fedl2g.data.loading import dataset_names, describe_datasets, load_dataset
+from fedl2g.data.partition import Partition, make_partition, parse_partition
+
+__all__ = [
+    "Dataset",
+    "Partition",
+    "dataset_names",
+    "describe_datasets",
+    "load_dataset",
+    "make_partition",
+    "parse_partition",
+]

@@ -1,0 +1,162 @@
+"""The dataset cache: every dataset is decoded once, then opened as memory-mapped files in no time.
+
+An entry is a folder `KEY/` with images.npy, labels.npy, perhaps domains.npy, and meta.json. It is written to
+`KEY.building/` and moved into place when complete, under a lock, so that neither a crash nor a second process can leave
+a broken entry. An entry that was damaged later is noticed when it is opened, and written again.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from fedl2g.data.dataset import DOMAINS_FILE, IMAGES_FILE, LABELS_FILE, META_FILE, Content, Dataset
+from fedl2g.errors import DataError
+
+Progress: TypeAlias = Callable[[str, int, int | None], None]
+"""Called with what is being done, how much of it is done, and how much there is (None: unknown)."""
+
+FORMAT = 1
+"""Part of every key: raise it when the same source would be written differently."""
+DATA_VARIABLE = "FEDL2G_DATA"
+
+
+def cache_folder(data_dir: Path | None) -> Path:
+    """Where datasets are kept: the argument, else $FEDL2G_DATA, else the user's cache folder."""
+    if data_dir is not None:
+        return Path(data_dir).expanduser()
+    if named := os.environ.get(DATA_VARIABLE):
+        return Path(named).expanduser()
+    from platformdirs import user_cache_dir
+
+    return Path(user_cache_dir("fedl2g")) / "datasets"
+
+
+def cache_key(label: str, identity: object) -> str:
+    """A folder name that people recognise by its label and that is unique by its identity (anything JSON can hold)."""
+    digest = hashlib.sha256(json.dumps([FORMAT, identity], sort_keys=True).encode()).hexdigest()
+    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label).strip('-.')[:60]}-{digest[:16]}"
+
+
+def open_or_build(
+    name: str, key: str, folder: Path, build: Callable[[], Content], progress: Progress | None = None
+) -> Dataset:
+    """Open the entry `key`, after building it where it is missing or damaged."""
+    if (ready := _open_whole(folder / key)) is not None:
+        return ready
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f"{key}.lock"):
+            if (ready := _open_whole(folder / key)) is not None:  # another process built it while this one waited
+                return ready
+            content = build()
+            building = folder / f"{key}.building"
+            shutil.rmtree(building, ignore_errors=True)  # what a killed process left behind
+            building.mkdir()
+            try:
+                _write(name, content, building, progress)
+                shutil.rmtree(folder / key, ignore_errors=True)
+                os.replace(building, folder / key)
+            finally:
+                shutil.rmtree(building, ignore_errors=True)
+            _sync_folder(folder)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DataError(
+                f"The disk is full: there is no room for the dataset {name} in {folder}; free some space or set "
+                f"{DATA_VARIABLE} to a folder on a larger disk."
+            ) from error
+        raise DataError(
+            f"The dataset {name} cannot be stored in {folder} ({error}); make that folder writable or set "
+            f"{DATA_VARIABLE} to one that is."
+        ) from error
+    return Dataset.open(folder / key)
+
+
+def _open_whole(entry: Path) -> Dataset | None:
+    try:
+        return Dataset.open(entry)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _write(name: str, content: Content, building: Path, progress: Progress | None) -> None:
+    """Write all files of an entry and make sure that they are on the disk."""
+    hashed = hashlib.sha256(repr((content.image_shape, len(content.labels))).encode())
+    shape = (len(content.labels), *content.image_shape)
+    _write_images(building / IMAGES_FILE, content.images, shape, hashed.update, name, progress)
+    small: dict[str, NDArray[np.int64] | None] = {LABELS_FILE: content.labels, DOMAINS_FILE: content.domains}
+    files = [IMAGES_FILE]
+    for file, values in small.items():
+        if values is None:
+            continue
+        little_endian = np.ascontiguousarray(values, dtype="<i8")
+        hashed.update(little_endian.tobytes())
+        with open(building / file, "wb") as out:
+            np.save(out, little_endian, allow_pickle=False)
+            _sync(out)
+        files.append(file)
+    meta = {
+        "name": name,
+        "class_names": content.class_names,
+        "domain_names": content.domain_names,
+        "fingerprint": hashed.hexdigest(),
+        "file_sizes": {file: (building / file).stat().st_size for file in files},
+    }
+    with open(building / META_FILE, "w", encoding="utf-8") as text:
+        json.dump(meta, text, indent=1)
+        _sync(text)
+    _sync_folder(building)
+
+
+def _write_images(
+    path: Path,
+    batches: Iterable[NDArray[np.uint8]],
+    shape: tuple[int, ...],
+    update: Callable[[bytes], None],
+    name: str,
+    progress: Progress | None,
+) -> None:
+    # Plain writes, not a writable memory map: on a full disk a map ends the process by a signal, a write raises.
+    done = 0
+    with open(path, "wb") as out:
+        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(out, header)
+        for batch in batches:
+            pixels = np.ascontiguousarray(batch, dtype=np.uint8).tobytes()
+            update(pixels)
+            out.write(pixels)
+            done += len(batch)
+            if progress is not None:
+                progress(f"Reading {name}", done, shape[0])
+        _sync(out)
+    if done != shape[0]:
+        raise DataError(f"The dataset {name} has {shape[0]} labels but {done} images; its source is damaged.")
+
+
+def _sync(file: IO[Any]) -> None:
+    """Make what was written survive a power cut."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make new names in a folder survive a power cut, where the system can."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

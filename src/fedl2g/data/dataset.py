@@ -1,0 +1,91 @@
+"""A dataset as every part of the package sees it: one memory-mapped array of images, shared by all clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+META_FILE, IMAGES_FILE, LABELS_FILE, DOMAINS_FILE = "meta.json", "images.npy", "labels.npy", "domains.npy"
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """All images of a dataset, pooled, with their labels; opened read-only from a cache folder."""
+
+    name: str
+    images: NDArray[np.uint8] = field(repr=False)
+    """(N, C, H, W), a read-only memory map: processes that open the same folder share its pages."""
+    labels: NDArray[np.int64] = field(repr=False)
+    class_names: tuple[str, ...] = field(repr=False)
+    domains: NDArray[np.int64] | None = field(repr=False)
+    """The index of each image's domain in `domain_names`, or None for a dataset without domains."""
+    domain_names: tuple[str, ...]
+    fingerprint: str
+    """SHA-256 over pixels, labels and domains: equal fingerprints mean equal data."""
+    folder: Path | None = field(default=None, repr=False)
+    """The cache folder it was opened from; `Dataset.open` gives the same dataset again, in any process."""
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are, also where a subset holds no sample of some."""
+        return len(self.class_names)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(channels, height, width)."""
+        _, channels, height, width = self.images.shape
+        return channels, height, width
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # Sent to a worker process, a dataset is the address of its folder, not a copy of its pixels.
+        return super().__reduce__() if self.folder is None else (Dataset.open, (self.folder,))
+
+    @classmethod
+    def open(cls, folder: Path) -> Dataset:
+        """Open a cache folder; raises OSError, ValueError or KeyError where it is incomplete or damaged."""
+        meta = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
+        if not isinstance(meta, dict):
+            raise ValueError(f"{folder / META_FILE} is not a JSON object")
+        for file, size in meta["file_sizes"].items():
+            if (folder / file).stat().st_size != size:
+                raise ValueError(f"{folder / file} is not {size} bytes long")
+        images = np.load(folder / IMAGES_FILE, mmap_mode="r", allow_pickle=False)
+        labels = np.load(folder / LABELS_FILE, allow_pickle=False)
+        domains = np.load(folder / DOMAINS_FILE, allow_pickle=False) if DOMAINS_FILE in meta["file_sizes"] else None
+        if images.dtype != np.uint8 or images.ndim != 4 or labels.shape != images.shape[:1]:
+            raise ValueError(f"{folder} does not hold one label for each image")
+        for small in (labels, domains):
+            if small is not None:
+                small.flags.writeable = False
+        return cls(
+            name=meta["name"],
+            images=images,
+            labels=labels,
+            class_names=tuple(meta["class_names"]),
+            domains=domains,
+            domain_names=tuple(meta["domain_names"]),
+            fingerprint=meta["fingerprint"],
+            folder=folder,
+        )
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a source yields: labels at once, pixels in batches, so that no dataset must fit in memory."""
+
+    image_shape: tuple[int, int, int]
+    images: Iterable[NDArray[np.uint8]] = field(repr=False)
+    """Batches (n, C, H, W), in the order of `labels`."""
+    labels: NDArray[np.int64] = field(repr=False)
+    class_names: tuple[str, ...] = field(repr=False)
+    domains: NDArray[np.int64] | None = None
+    domain_names: tuple[str, ...] = ()

@@ -1,0 +1,81 @@
+"""From image files to the package's pixels: 8-bit RGB squares, channels first."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedl2g.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Pixels: TypeAlias = NDArray[np.uint8]
+ImageFile: TypeAlias = tuple[str, Callable[[], bytes]]
+"""An image's name, for messages, and a function that reads its encoded bytes."""
+
+BATCH = 512
+
+
+def decode_images(files: Sequence[ImageFile], size: int) -> Iterator[Pixels]:
+    """Read image files in order, as batches (n, 3, size, size); decoding runs in threads, which Pillow allows."""
+
+    def decode(file: ImageFile) -> Pixels:
+        return decode_image(file[0], file[1], size)
+
+    with ThreadPoolExecutor() as pool:
+        for start in range(0, len(files), BATCH):
+            yield np.stack(list(pool.map(decode, files[start : start + BATCH])))
+
+
+def decode_image(name: str, read: Callable[[], bytes], size: int) -> Pixels:
+    """Read one image file as (3, size, size)."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(read())) as image:
+            if image.mode.startswith(("I", "F")):
+                raise DataError(
+                    f"The image {name} has more than 8 bits per channel; convert it to an 8-bit image first."
+                )
+            return to_square(image.convert("RGB"), size)
+    except (OSError, ValueError, SyntaxError, EOFError, KeyError, Image.DecompressionBombError) as error:
+        raise DataError(f"The image {name} cannot be read ({error}); replace or remove it.") from error
+
+
+def to_square(image: Image, size: int) -> Pixels:
+    """Scale the shorter side to `size` (bilinear, antialiased) and cut out the centre, as (channels, size, size)."""
+    from PIL import Image as pillow
+
+    width, height = image.size
+    if (width, height) != (size, size):
+        shorter = min(width, height)
+        width, height = int(size * width / shorter), int(size * height / shorter)
+        left, top = round((width - size) / 2), round((height - size) / 2)
+        image = image.resize((width, height), pillow.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+    return channels_first(np.asarray(image))
+
+
+def resize_images(images: Pixels, size: int | None) -> Iterator[Pixels]:
+    """Bring images (N, C, H, W) to squares of `size`, in batches; None leaves them as they are."""
+    from PIL import Image
+
+    for start in range(0, len(images), BATCH):
+        batch = images[start : start + BATCH]
+        if size is None or batch.shape[2:] == (size, size):
+            yield batch
+            continue
+        # Channel by channel, which works for any number of channels and gives what Pillow does for RGB.
+        planes = batch.reshape(-1, *batch.shape[2:])
+        squares = np.concatenate([to_square(Image.fromarray(plane), size) for plane in planes])
+        yield squares.reshape(len(batch), -1, size, size)
+
+
+def channels_first(pixels: Pixels) -> Pixels:
+    """(H, W) or (H, W, C) to (C, H, W)."""
+    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))

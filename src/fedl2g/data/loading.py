@@ -1,0 +1,124 @@
+"""Load any dataset by its name, path or function, through the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedl2g.data.cache import Progress, cache_folder, cache_key, open_or_build
+from fedl2g.data.dataset import Content, Dataset
+from fedl2g.data.images import BATCH
+from fedl2g.data.named import CATALOGUE, NamedDataset
+from fedl2g.data.user import (
+    call_function,
+    content_of_arrays,
+    digest_of_arrays,
+    file_identity,
+    is_function,
+    read_folder,
+    read_npz,
+)
+from fedl2g.errors import DataError, nearest
+
+SUBSET_SEED = 0
+
+
+def dataset_names() -> tuple[str, ...]:
+    """The datasets known by name."""
+    return tuple(CATALOGUE)
+
+
+def describe_datasets() -> tuple[NamedDataset, ...]:
+    """The datasets known by name, with their sizes and what they are."""
+    return tuple(CATALOGUE.values())
+
+
+def load_dataset(
+    name: str,
+    *,
+    samples: int | None = None,
+    image_size: int | None = None,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Load a dataset; the first time it is downloaded and decoded into the cache, afterwards just opened.
+
+    `name` is one of `dataset_names()`, the path of an .npz file or of a folder of images, or `package.module:function`.
+    `samples` keeps that many images: every class in proportion (the largest remainders get the odd ones), drawn within
+    each class by `RandomState(0)` in class order, and left in the dataset's order; the same ones on every machine.
+    `image_size` scales the images to squares with that many pixels a side; without it named datasets have the paper's
+    size, .npz files and functions their own, folders 64.
+    `data_dir` is the cache folder (else $FEDL2G_DATA, else the user's cache folder). `progress` is called with what is
+    being done, how much is done, and how much there is.
+    """
+    if image_size is not None and image_size < 1:
+        raise DataError(f"image_size must be 1 or more, but is {image_size}.")
+    if samples is not None and samples < 1:
+        raise DataError(f"samples must be 1 or more, but is {samples}.")
+    folder = cache_folder(data_dir)
+    short, key, build = _locate(name, image_size, folder, progress)
+    if samples is None:
+        return open_or_build(short, key, folder, build, progress)
+
+    def build_subset() -> Content:
+        return _subset(open_or_build(short, key, folder, build, progress), samples)
+
+    return open_or_build(short, f"{key}-{samples}-samples", folder, build_subset, progress)
+
+
+def _locate(
+    name: str, image_size: int | None, folder: Path, progress: Progress | None
+) -> tuple[str, str, Callable[[], Content]]:
+    """A dataset's short name, its key in the cache, and how to read it."""
+    if name in CATALOGUE:
+        entry = CATALOGUE[name]
+        size = image_size or entry.image_size
+        key = cache_key(f"{name}-{size}px", [name, size])
+        return name, key, partial(entry.read, size, folder / "downloads", progress)
+    if is_function(name) and not Path(name).exists():
+        arrays = call_function(name)
+        key = cache_key(name, [digest_of_arrays(arrays), image_size])
+        return name, key, partial(content_of_arrays, arrays, name, image_size)
+    path = Path(name).expanduser()
+    if not path.exists():
+        raise DataError(
+            f"There is no dataset {name!r}: it is neither a known name ({', '.join(CATALOGUE)}), nor an existing .npz "
+            f"file or folder, nor of the form package.module:function.{nearest(name, CATALOGUE)}"
+        )
+    if not path.is_dir() and path.suffix != ".npz":
+        raise DataError(f"The dataset {name} must be an .npz file or a folder of images.")
+    path = path.resolve()
+    read = read_folder if path.is_dir() else read_npz
+    return path.stem, cache_key(path.stem, [file_identity(path), image_size]), partial(read, path, image_size)
+
+
+def _subset(whole: Dataset, samples: int) -> Content:
+    chosen = choose_samples(whole.labels, samples, whole.name)
+    return Content(
+        image_shape=whole.image_shape,
+        images=(whole.images[chosen[start : start + BATCH]] for start in range(0, samples, BATCH)),
+        labels=whole.labels[chosen],
+        class_names=whole.class_names,
+        domains=None if whole.domains is None else whole.domains[chosen],
+        domain_names=whole.domain_names,
+    )
+
+
+def choose_samples(labels: NDArray[np.int64], samples: int, name: str) -> NDArray[np.int64]:
+    """The indices, ascending, of a class-stratified subset; see `load_dataset` for the rule."""
+    if samples > len(labels):
+        raise DataError(
+            f"samples = {samples} is more than the {len(labels)} images of {name}; lower it or leave it out."
+        )
+    sizes = np.bincount(labels)
+    exact = sizes * samples / len(labels)
+    shares = np.floor(exact).astype(np.int64)
+    by_remainder = np.argsort(-(exact - shares), kind="stable")
+    shares[by_remainder[: samples - shares.sum()]] += 1
+    random = np.random.RandomState(SUBSET_SEED)
+    drawn = [random.permutation(np.flatnonzero(labels == k))[:share] for k, share in enumerate(shares)]
+    return np.sort(np.concatenate(drawn)).astype(np.int64)

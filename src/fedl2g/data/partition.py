@@ -1,0 +1,353 @@
+"""Who holds which samples: label-skewed, feature-shifted, even and user-given partitions of one pooled dataset.
+
+All randomness comes from one `numpy.random.RandomState(seed)`: first the partition, then each client's train/test
+split, in client order. Numpy freezes the streams of `RandomState` for ever, and they are the streams of the paper's
+public code, so seed 1 gives the paper's own split.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedl2g.errors import DataError, SettingError, nearest
+
+Indices: TypeAlias = NDArray[np.int64]
+
+FORMS = {
+    "iid": "iid",
+    "dirichlet": "dirichlet:0.1",
+    "pathological": "pathological:2",
+    "domain": "domain",
+    "file": "file:PATH",
+}
+DIRICHLET_TRIES = 1000
+"""Draws before a Dirichlet setting counts as infeasible; the paper's own settings need one or two."""
+LEAST_SAMPLES = 40
+"""A label-skewed client's least number of samples, so that its test quarter holds a batch of 10."""
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The samples of every client, as index arrays into one dataset, already split into train and test."""
+
+    train: tuple[Indices, ...]
+    test: tuple[Indices, ...]
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return len(self.train)
+
+    @property
+    def sizes(self) -> Indices:
+        """Train and test samples of every client together, (clients,)."""
+        return np.array([len(a) + len(b) for a, b in zip(self.train, self.test, strict=True)], dtype=np.int64)
+
+    def counts(self, labels: NDArray[Any], classes: int) -> Indices:
+        """How many samples of each class each client holds, (clients, classes)."""
+        table = np.zeros((self.clients, classes), dtype=np.int64)
+        for row, held in enumerate(zip(self.train, self.test, strict=True)):
+            table[row] = np.bincount(labels[np.concatenate(held)], minlength=classes)
+        return table
+
+    def to_json(self) -> str:
+        """The partition as text; `from_json` and the `file:` partition read it back."""
+        sides = {"train": [a.tolist() for a in self.train], "test": [a.tolist() for a in self.test]}
+        return json.dumps(sides, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Partition:
+        """The partition that `to_json` wrote."""
+        found = _parse_json(text, "The partition")
+        if not isinstance(found, dict) or set(found) != {"train", "test"}:
+            raise DataError('The partition must be a JSON object with exactly the keys "train" and "test".')
+        return _two_sided(found, "The partition")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Partition):
+            return NotImplemented
+        return self.clients == other.clients and all(
+            np.array_equal(a, b) for a, b in zip(self.train + self.test, other.train + other.test, strict=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays do not hash
+
+
+@dataclass(frozen=True)
+class PartitionSpec:
+    """A checked partition setting: its kind and, where that kind takes one, its value."""
+
+    kind: str
+    beta: float | None = None
+    classes_per_client: int | None = None
+    path: Path | None = None
+
+
+def parse_partition(spec: str) -> PartitionSpec:
+    """The meaning of a setting such as `dirichlet:0.1`, or a `SettingError` that names the nearest known form."""
+    kind, colon, value = spec.partition(":")
+    if kind not in FORMS:
+        raise SettingError(f"Unknown partition {spec!r}; use one of {', '.join(FORMS.values())}.{nearest(kind, FORMS)}")
+    if kind in ("iid", "domain"):
+        if colon:
+            raise SettingError(f"The partition {kind!r} takes no value, but got {spec!r}; write just {kind!r}.")
+        return PartitionSpec(kind)
+    if kind == "dirichlet":
+        beta = _number(float, value)
+        if beta is None or not math.isfinite(beta) or beta <= 0:
+            raise SettingError(f"The partition {spec!r} needs a concentration above 0, such as {FORMS[kind]!r}.")
+        return PartitionSpec(kind, beta=beta)
+    if kind == "pathological":
+        held = _number(int, value)
+        if held is None or held < 1:
+            raise SettingError(f"The partition {spec!r} needs classes per client, 1 or more, such as {FORMS[kind]!r}.")
+        return PartitionSpec(kind, classes_per_client=held)
+    if not value:
+        raise SettingError(f"The partition {spec!r} needs the path of a JSON file, such as 'file:clients.json'.")
+    return PartitionSpec(kind, path=Path(value).expanduser())
+
+
+def make_partition(
+    spec: str,
+    labels: NDArray[Any],
+    domains: NDArray[Any] | None,
+    *,
+    clients: int,
+    classes: int,
+    seed: int,
+    test_fraction: float = 0.25,
+) -> Partition:
+    """Share a dataset's samples out to clients as `spec` says and split each client into train and test.
+
+    `iid`               all samples, shuffled, in equal shares.
+    `dirichlet:BETA`    label skew: each class is cut in shares drawn from a Dirichlet distribution.
+    `pathological:K`    label skew: each client holds at most K classes, in unequal amounts.
+    `domain`            feature shift: client i holds domain i mod D. Clients that share a domain split it evenly at
+                        random; with fewer clients than domains only the first domains are used.
+    `file:PATH`         a JSON file: client -> indices (then split here), or what `Partition.to_json` writes.
+    """
+    setting = parse_partition(spec)
+    labels = np.asarray(labels)
+    if clients < 1:
+        raise SettingError(f"There must be at least 1 client, but clients = {clients}.")
+    if not 0 < test_fraction < 1:
+        raise SettingError(f"test_fraction must lie between 0 and 1, but is {test_fraction}.")
+    if not 0 <= seed < 2**32:
+        raise SettingError(f"seed must be from 0 to {2**32 - 1}, but is {seed}.")
+    if setting.kind != "file" and len(labels) < 2 * clients:
+        raise DataError(
+            f"{len(labels)} samples are too few for {clients} clients, each of which needs one to train and one to "
+            "test on; use fewer clients or more samples."
+        )
+
+    random = np.random.RandomState(seed)
+    if setting.path is not None:
+        given = _read_file(setting.path, total=len(labels), clients=clients)
+        if isinstance(given, Partition):
+            return given
+        held = given
+    elif setting.beta is not None:
+        held = _dirichlet(labels, clients, classes, setting.beta, random)
+    elif setting.classes_per_client is not None:
+        held = _pathological(labels, clients, classes, setting.classes_per_client, random)
+    elif setting.kind == "domain":
+        held = _by_domain(domains, clients, random)
+    else:
+        held = np.array_split(random.permutation(len(labels)), clients)
+    return _split(held, spec, test_fraction, random)
+
+
+def _least_samples(total: int, clients: int) -> float:
+    return min(LEAST_SAMPLES, total / clients / 2)
+
+
+def _dirichlet(
+    labels: NDArray[Any], clients: int, classes: int, beta: float, random: np.random.RandomState
+) -> list[Indices]:
+    """Cut each class in Dirichlet shares, none for clients that hold their even share; redo if one starves."""
+    total = len(labels)
+    least = _least_samples(total, clients)
+    members = [np.flatnonzero(labels == k) for k in range(classes)]
+    for _ in range(DIRICHLET_TRIES):
+        parts: list[list[Indices]] = [[] for _ in range(clients)]
+        sizes = np.zeros(clients, dtype=np.int64)
+        for of_class in members:
+            shuffled = of_class.copy()
+            random.shuffle(shuffled)
+            # A minute beta underflows to NaN shares: as with all-zero shares, the last client then takes the class.
+            shares = np.nan_to_num(random.dirichlet(np.full(clients, beta)), nan=0.0)
+            shares = shares * (sizes < total / clients)
+            if shares.sum() > 0:
+                shares = shares / shares.sum()
+            cuts = (np.cumsum(shares) * len(shuffled)).astype(np.int64)[:-1]
+            for client, piece in enumerate(np.split(shuffled, cuts)):
+                parts[client].append(piece)
+                sizes[client] += len(piece)
+        if sizes.min() >= least:
+            return [np.concatenate(pieces) for pieces in parts]
+    raise DataError(
+        f"No dirichlet:{beta:g} partition of {total} samples over {clients} clients gave each client at least "
+        f"{math.ceil(least)} samples in {DIRICHLET_TRIES} tries; use fewer clients, a larger beta or more samples."
+    )
+
+
+def _pathological(
+    labels: NDArray[Any], clients: int, classes: int, held: int, random: np.random.RandomState
+) -> list[Indices]:
+    """Give each class to the first clients that may still take one, in random unequal amounts, the last the rest."""
+    setting = f"pathological:{held} with {clients} clients and {classes} classes"
+    if held > classes:
+        raise DataError(f"{setting} is impossible: a client cannot hold more classes than there are; lower {held}.")
+    if clients * held < classes:
+        raise DataError(
+            f"{setting} leaves classes without a client ({clients} x {held} < {classes}); "
+            f"use at least {math.ceil(classes / clients)} classes per client or more clients."
+        )
+    least = _least_samples(len(labels), clients)
+    takers = math.ceil(clients / classes * held)
+    quota = [held] * clients
+    parts: list[list[Indices]] = [[] for _ in range(clients)]
+    for k in range(classes):
+        members = np.flatnonzero(labels == k)
+        chosen = [client for client in range(clients) if quota[client] > 0][:takers]
+        if not chosen:
+            raise DataError(
+                f"{setting} leaves class {k} without a client, because {takers} clients share each earlier class; "
+                f"choose them so that clients x {held} is a multiple of {classes}."
+            )
+        if len(members) < len(chosen):
+            raise DataError(
+                f"{setting} shares class {k} between {len(chosen)} clients, but it has only {len(members)} samples; "
+                "use fewer clients, fewer classes per client or more samples."
+            )
+        even = len(members) / len(chosen)
+        low, high = int(max(even / 10, least / classes)), int(even)
+        others = len(chosen) - 1
+        # A class too small for unequal amounts is shared evenly.
+        amounts = random.randint(low, high, others) if low < high else np.full(others, high)
+        for client, piece in zip(chosen, np.split(members, np.cumsum(amounts)), strict=True):
+            parts[client].append(piece)
+            quota[client] -= 1
+    return [np.concatenate(pieces) if pieces else np.empty(0, np.int64) for pieces in parts]
+
+
+def _by_domain(domains: NDArray[Any] | None, clients: int, random: np.random.RandomState) -> list[Indices]:
+    """Give client i the domain i mod D."""
+    if domains is None:
+        raise DataError(
+            "The partition 'domain' needs a dataset with domains, such as domainnet or a folder of domains; "
+            "this one has none, so choose another dataset or another partition."
+        )
+    present = np.unique(domains)
+    held: list[Indices] = [np.empty(0, np.int64)] * clients
+    for position, domain in enumerate(present[:clients]):
+        sharers = range(position, clients, len(present))
+        shuffled = random.permutation(np.flatnonzero(domains == domain))
+        for client, piece in zip(sharers, np.array_split(shuffled, len(sharers)), strict=True):
+            held[client] = piece
+    return held
+
+
+def _split(held: Iterable[Indices], spec: str, test_fraction: float, random: np.random.RandomState) -> Partition:
+    """Split every client at random, as scikit-learn's `train_test_split` does: a permutation's head is the test."""
+    train, test = [], []
+    for client, indices in enumerate(held):
+        if len(indices) < 2:
+            raise DataError(
+                f"The partition {spec!r} leaves client {client} with {len(indices)} samples, but a client needs one to "
+                "train and one to test on; use fewer clients or more samples."
+            )
+        to_train = min(max(math.floor((1 - test_fraction) * len(indices)), 1), len(indices) - 1)
+        order = random.permutation(len(indices))
+        to_test = len(indices) - to_train
+        test.append(indices[order[:to_test]].astype(np.int64))
+        train.append(indices[order[to_test:]].astype(np.int64))
+    return Partition(tuple(train), tuple(test))
+
+
+def _read_file(path: Path, *, total: int, clients: int) -> Partition | list[Indices]:
+    """The user's own partition, checked: a whole one, or client -> indices still to be split."""
+    name = f"The partition file {path}"
+    try:
+        found = _parse_json(path.read_text(encoding="utf-8"), name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{name} cannot be read ({error}); check the path after 'file:'.") from error
+    given: Partition | list[Indices]
+    if isinstance(found, dict) and set(found) == {"train", "test"}:
+        given = _two_sided(found, name)
+        arrays = given.train + given.test
+        count = given.clients
+    else:
+        given = _index_lists(_client_lists(found, name), name)
+        arrays = tuple(given)
+        count = len(given)
+    if count != clients:
+        raise DataError(f"{name} has {count} clients, but the setting is clients = {clients}; make the two agree.")
+    everything = np.concatenate(arrays)
+    if len(everything) and (everything.min() < 0 or everything.max() >= total):
+        wrong = everything[(everything < 0) | (everything >= total)][0]
+        raise DataError(f"{name} has the index {wrong}, but this dataset's go from 0 to {total - 1}.")
+    values, times = np.unique(everything, return_counts=True)
+    if len(values) < len(everything):
+        raise DataError(f"{name} has the index {values[times > 1][0]} more than once; give each sample to one client.")
+    return given
+
+
+def _client_lists(found: Any, name: str) -> list[Any]:
+    if isinstance(found, list):
+        return found
+    if isinstance(found, dict):
+        wanted = [str(client) for client in range(len(found))]
+        if set(found) == set(wanted):
+            return [found[key] for key in wanted]
+    raise DataError(
+        f'{name} must be a list of index lists, {{"0": [indices], "1": [indices], ...}} without gaps, '
+        'or {"train": [[...], ...], "test": [[...], ...]}.'
+    )
+
+
+def _two_sided(found: dict[str, Any], name: str) -> Partition:
+    train = tuple(_index_lists(found["train"], name))
+    test = tuple(_index_lists(found["test"], name))
+    if len(train) != len(test):
+        raise DataError(f"{name} has {len(train)} train lists but {len(test)} test lists; give one of each per client.")
+    for client, (a, b) in enumerate(zip(train, test, strict=True)):
+        if not len(a) or not len(b):
+            raise DataError(
+                f"{name} leaves client {client} without train or test samples; give it at least one of each."
+            )
+    return Partition(train, test)
+
+
+def _index_lists(found: Any, name: str) -> list[Indices]:
+    if not isinstance(found, list) or not found:
+        raise DataError(f"{name} must hold one list of indices for each client.")
+    return [_index_array(indices, client, name) for client, indices in enumerate(found)]
+
+
+def _index_array(indices: Any, client: int, name: str) -> Indices:
+    if isinstance(indices, list) and all(type(index) is int and abs(index) < 2**63 for index in indices):
+        return np.array(indices, dtype=np.int64)
+    raise DataError(f"{name} must give client {client} a list of whole numbers.")
+
+
+def _parse_json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"{name} is not valid JSON ({error}).") from error
+
+
+def _number(kind: Callable[[str], Any], text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        return None
