@@ -44,7 +44,9 @@ def decode_image(name: str, read: Callable[[], bytes], size: int) -> Pixels:
                     f"The image {name} has more than 8 bits per channel; convert it to an 8-bit image first."
                 )
             return to_square(image.convert("RGB"), size)
-    except (OSError, ValueError, SyntaxError, EOFError, KeyError, Image.DecompressionBombError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # decoders and archives raise errors of any kind on damaged bytes
         raise DataError(f"The image {name} cannot be read ({error}); replace or remove it.") from error
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedl2g.data.cache import Progress, cache_folder, cache_key, open_or_build
 from fedl2g.data.dataset import Content, Dataset
+from fedl2g.data.download import fetch
 from fedl2g.data.images import BATCH
 from fedl2g.data.named import CATALOGUE, NamedDataset
 from fedl2g.data.user import (
@@ -78,7 +79,12 @@ def _locate(
         entry = CATALOGUE[name]
         size = image_size or entry.image_size
         key = cache_key(f"{name}-{size}px", [name, size])
-        return name, key, partial(entry.read, size, folder / "downloads", progress)
+
+        def build() -> Content:
+            files = {file.name: fetch(file, folder / "downloads", progress) for file in entry.files}
+            return entry.read(files, size)
+
+        return name, key, build
     if is_function(name) and not Path(name).exists():
         arrays = call_function(name)
         key = cache_key(name, [digest_of_arrays(arrays), image_size])
