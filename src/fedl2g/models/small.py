@@ -7,7 +7,8 @@ depthwise convolutions, and residual blocks; all but the CNN use BatchNorm.
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torchvision.models.googlenet import BasicConv2d, Inception
 from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.models.resnet import BasicBlock
@@ -18,13 +19,14 @@ from fedl2g.models.split import FeaturePool, SplitModel
 
 
 def small_cnn(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
-    """The smallest: two strided 5x5 convolutions and one hidden layer; also the auxiliary model of FML and its kin."""
+    """The fastest: two convolutions with pooling and one hidden layer; also the auxiliary model of FML and its kin."""
     extractor = nn.Sequential(
         nn.Conv2d(image_shape[0], 16, kernel_size=5, stride=2, padding=2),
         nn.ReLU(inplace=True),
-        nn.Conv2d(16, 32, kernel_size=5, stride=2, padding=2),
+        nn.MaxPool2d(3, stride=2, padding=1),
+        nn.Conv2d(16, 32, kernel_size=3, padding=1),
         nn.ReLU(inplace=True),
-        nn.AdaptiveAvgPool2d(4),
+        nn.AdaptiveMaxPool2d(4),
         nn.Flatten(),
         nn.Linear(32 * 4 * 4, 128),
         nn.ReLU(inplace=True),
@@ -34,14 +36,12 @@ def small_cnn(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitM
 
 
 def small_googlenet(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
-    """Two inception blocks behind a strided stem, then dropout."""
+    """One inception block behind a strided stem, then dropout."""
     extractor = nn.Sequential(
         BasicConv2d(image_shape[0], 16, kernel_size=3, stride=2, padding=1),
         nn.MaxPool2d(3, stride=2, padding=1),
-        Inception(16, 16, 16, 32, 8, 8, 8),
-        nn.MaxPool2d(3, stride=2, padding=1),
-        Inception(64, 32, 32, 64, 8, 16, 16),
-        nn.AdaptiveAvgPool2d(1),
+        Inception(16, 32, 16, 64, 8, 16, 16),
+        nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),
         nn.Dropout(0.2),
         FeaturePool(feature_dim),
@@ -50,14 +50,12 @@ def small_googlenet(classes: int, image_shape: ImageShape, feature_dim: int) -> 
 
 
 def small_mobilenet(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
-    """Inverted residuals with depthwise convolutions behind a strided stem, then dropout."""
+    """Two inverted residuals with depthwise convolutions behind a strided stem, then dropout."""
     extractor = nn.Sequential(
         Conv2dNormActivation(image_shape[0], 16, stride=2, activation_layer=nn.ReLU6),
-        InvertedResidual(16, 24, stride=2, expand_ratio=3),
-        InvertedResidual(24, 24, stride=1, expand_ratio=3),
-        InvertedResidual(24, 40, stride=2, expand_ratio=3),
-        Conv2dNormActivation(40, 128, kernel_size=1, activation_layer=nn.ReLU6),
-        nn.AdaptiveAvgPool2d(1),
+        InvertedResidual(16, 24, stride=2, expand_ratio=2),
+        InvertedResidual(24, 64, stride=2, expand_ratio=3),
+        nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),
         nn.Dropout(0.2),
         FeaturePool(feature_dim),
@@ -66,22 +64,28 @@ def small_mobilenet(classes: int, image_shape: ImageShape, feature_dim: int) -> 
 
 
 def small_resnet(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
-    """Three residual blocks behind a strided stem."""
+    """Two residual blocks behind a strided stem."""
     extractor = nn.Sequential(
         Conv2dNormActivation(image_shape[0], 16, stride=2),
+        nn.MaxPool2d(3, stride=2, padding=1),
         BasicBlock(16, 16),
-        _widening_block(16, 32),
-        _widening_block(32, 64),
-        nn.AdaptiveAvgPool2d(1),
+        BasicBlock(16, 32, stride=2, downsample=_ThinnedShortcut(added_channels=16)),
+        nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),
         FeaturePool(feature_dim),
     )
     return SplitModel(extractor, nn.Linear(feature_dim, classes))
 
 
-def _widening_block(inputs: int, outputs: int) -> BasicBlock:
-    shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, kernel_size=1, stride=2, bias=False), nn.BatchNorm2d(outputs))
-    return BasicBlock(inputs, outputs, stride=2, downsample=shortcut)
+class _ThinnedShortcut(nn.Module):
+    """The shortcut without parameters of the original Cifar ResNets: every second pixel, new channels zero."""
+
+    def __init__(self, added_channels: int) -> None:
+        super().__init__()
+        self.added_channels = added_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.added_channels))
 
 
 BUILDERS: dict[str, Builder] = {

@@ -1,0 +1,132 @@
+"""How long a training step of an architecture takes on this machine, so that work can be shared out and foretold."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import platformdirs
+import torch
+from torch.nn import functional as F
+
+from fedl2g.errors import SettingError, nearest
+from fedl2g.models.build import build_model
+from fedl2g.models.catalog import is_factory
+
+LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+_SAMPLES = 7
+_BUDGET_SECONDS = 1.0
+
+
+def step_seconds(
+    name: str,
+    *,
+    classes: int,
+    image_shape: tuple[int, int, int],
+    batch_size: int = 10,
+    layout: str = "contiguous",
+) -> float:
+    """Seconds that one plain training step of an architecture takes with one CPU thread.
+
+    Measured once per machine and remembered in the user's cache folder, or in the folder named by FEDL2G_CACHE. A user's
+    own factory is measured every time, since its code may have changed. Random state and thread count are left as found.
+    """
+    if layout not in LAYOUTS:
+        raise SettingError(f"There is no layout {layout!r}.{nearest(layout, LAYOUTS)} Layouts: {', '.join(LAYOUTS)}.")
+    if batch_size < 2:
+        raise SettingError(f"A training step needs a batch of at least 2 images (BatchNorm), not {batch_size}.")
+    shape = "x".join(map(str, image_shape))
+    key = f"{name} {shape} classes={classes} batch={batch_size} {layout} torch={torch.__version__} cpu={_cpu_model()}"
+    cache = _read_cache()
+    if key in cache:
+        return cache[key]
+    seconds = _measure(name, classes, image_shape, batch_size, LAYOUTS[layout])
+    if not is_factory(name):
+        # Read again: another process may have added its own measurements meanwhile.
+        _write_cache(_read_cache() | {key: seconds})
+    return seconds
+
+
+def _measure(
+    name: str, classes: int, image_shape: tuple[int, int, int], batch_size: int, layout: torch.memory_format
+) -> float:
+    with _one_thread(), torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(0)
+        model = build_model(name, classes=classes, image_shape=image_shape).train()
+        model = model.to(memory_format=layout)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        images = torch.randn(batch_size, *image_shape).contiguous(memory_format=layout)
+        labels = torch.arange(batch_size) % classes
+
+        def step() -> float:
+            start = time.perf_counter()
+            optimizer.zero_grad()
+            _, logits = model(images)
+            F.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            return time.perf_counter() - start
+
+        warm_up = step()
+        if warm_up < _BUDGET_SECONDS / _SAMPLES:
+            step()
+        samples = [step()]
+        while len(samples) < _SAMPLES and sum(samples) + samples[-1] < _BUDGET_SECONDS:
+            samples.append(step())
+    return statistics.median(samples)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _cpu_model() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _cache_file() -> Path:
+    folder = os.environ.get("FEDL2G_CACHE") or platformdirs.user_cache_dir("fedl2g")
+    return Path(folder) / "calibration.json"
+
+
+def _read_cache() -> dict[str, float]:
+    """What earlier calls measured; nothing when the file is missing or broken, since it can always be made again."""
+    try:
+        stored = json.loads(_cache_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(stored, dict):
+        return {}
+    return {key: float(value) for key, value in stored.items() if isinstance(value, int | float) and value > 0}
+
+
+def _write_cache(cache: dict[str, float]) -> None:
+    """Replace the file in one move, so that no reader ever sees half of it; a folder we may not write is no error."""
+    target = _cache_file()
+    with suppress(OSError):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(cache, file, indent=1, sort_keys=True)
+            os.replace(temporary, target)
+        except OSError:
+            Path(temporary).unlink(missing_ok=True)
+            raise
