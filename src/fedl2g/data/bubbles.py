@@ -12,6 +12,9 @@ from fedl2g.data.partition import Partition
 from fedl2g.errors import SettingError
 
 FIGURE_SUFFIXES = (".png", ".pdf", ".svg")
+COLOUR = "#2a6f97"
+SMALLEST_AREA = 1.0
+"""In square points: a single sample of a large dataset must still be seen."""
 _SIZES = " ·•●"
 _MOST_COLUMNS = 60
 
@@ -64,11 +67,11 @@ def draw_bubbles(
     circles = axes.scatter(
         client_ids,
         class_ids,
-        s=counts[client_ids, class_ids] * area_of_a_sample,
-        color="#2a6f97",
+        s=np.maximum(counts[client_ids, class_ids] * area_of_a_sample, SMALLEST_AREA),
+        color=COLOUR,
         alpha=0.8,
         edgecolors="white",
-        linewidths=0.3,
+        linewidths=0.2,
     )
     axes.set_xlabel("client")
     axes.set_ylabel("class")
@@ -80,9 +83,21 @@ def draw_bubbles(
     axes.grid(color="0.92", linewidth=0.6)
     axes.tick_params(length=0, labelsize=8)
     axes.spines[:].set_visible(False)
-    handles, texts = circles.legend_elements("sizes", num=4, color="#2a6f97", func=lambda area: area / area_of_a_sample)
-    place = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False, "fontsize": 8, "labelspacing": 1.6}
-    axes.legend(handles, texts, title="samples", title_fontsize=8, handletextpad=1.2, **place)
+    handles, texts = circles.legend_elements(
+        "sizes", num=3, color=COLOUR, alpha=0.8, func=lambda area: np.asarray(area) / area_of_a_sample
+    )
+    axes.legend(
+        handles,
+        texts,
+        title="samples",
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        frameon=False,
+        fontsize=8,
+        title_fontsize=8,
+        labelspacing=max(1.0, cell / 8),
+        handletextpad=max(1.0, cell / 16),
+    )
     if title:
         axes.set_title(title, fontsize=11)
     figure.savefig(path, dpi=200)
