@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -88,7 +88,7 @@ class Client:
                 view, loss, updates or [self.update()], self._orders(round, len(view)), self.task.batch_size
             )
 
-    def stream(self, purpose: str, *ids: int) -> _Stream:
+    def stream(self, purpose: str, *ids: int) -> AbstractContextManager[None]:
         """Seed torch's global generator for one purpose of this client inside a `with` block."""
         return rng.seeded(self.task.seed, purpose, self.id, *ids, device=self.device)
 

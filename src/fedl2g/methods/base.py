@@ -5,20 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fedl2g.client import Client, Task
+from fedl2g.methods.options import Options
 from fedl2g.payload import Payload, Specification, check_payload
 
-
-class Options(BaseModel):
-    """The settings of one method; `name` says which."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    name: str = Field(description="The method's name; `fedl2g methods` lists them.")
+__all__ = ["ClientHalf", "Options", "Reply", "Report", "ServerHalf"]
 
 
 @dataclass(frozen=True)
@@ -121,7 +114,3 @@ class ClientHalf(Generic[OptionsT]):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continue from `state_dict()`."""
 
-
-def travelled(before: Tensor, after: Tensor) -> float:
-    """The Euclidean distance between two states of the server's vectors."""
-    return float(torch.linalg.vector_norm(after - before))

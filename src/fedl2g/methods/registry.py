@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from fedl2g.errors import SettingError, nearest
 
 if TYPE_CHECKING:
-    from fedl2g.methods.base import ClientHalf, Options, ServerHalf
+    from fedl2g.methods.base import ClientHalf, ServerHalf
+    from fedl2g.methods.options import Options
 
 ENTRY_POINT_GROUP = "fedl2g.methods"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import statistics
@@ -36,8 +37,9 @@ def step_seconds(
 ) -> float:
     """Seconds that one plain training step of an architecture takes with one CPU thread.
 
-    Measured once per machine and remembered in the user's cache folder, or in the folder named by FEDL2G_CACHE. A user's
-    own factory is measured every time, since its code may have changed. Random state and thread count are left as found.
+    Measured once per machine and remembered in the user's cache folder, or in the folder named by FEDL2G_CACHE. A
+    user's own factory is measured every time, since its code may have changed. Random state and thread count are left
+    as found.
     """
     if layout not in LAYOUTS:
         raise SettingError(f"There is no layout {layout!r}.{nearest(layout, LAYOUTS)} Layouts: {', '.join(LAYOUTS)}.")
@@ -114,7 +116,9 @@ def _read_cache() -> dict[str, float]:
         return {}
     if not isinstance(stored, dict):
         return {}
-    return {key: float(value) for key, value in stored.items() if isinstance(value, int | float) and value > 0}
+    return {
+        key: float(value) for key, value in stored.items() if isinstance(value, int | float) and 0 < value < math.inf
+    }
 
 
 def _write_cache(cache: dict[str, float]) -> None:

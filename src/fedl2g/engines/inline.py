@@ -1,0 +1,41 @@
+"""The `inline` engine: all clients in this process, one after the other, on one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fedl2g.engines.base import Evaluation
+from fedl2g.engines.host import Host, Site, one_thread, resolve_device
+from fedl2g.methods.base import Reply
+from fedl2g.payload import Payload
+
+
+class InlineEngine:
+    """One host, called directly."""
+
+    def __init__(self, site: Site) -> None:
+        self.host = Host(site, resolve_device(site.experiment.device))
+
+    def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply]:
+        for client in participants:
+            with one_thread():
+                reply = self.host.train(client, round, payload)
+            yield reply
+
+    def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation]:
+        with one_thread():
+            return [self.host.evaluate(client, payload) for client in clients]
+
+    def save(self, directory: Path) -> None:
+        self.host.save(directory)
+
+    def restore(self, directory: Path | None) -> None:
+        with one_thread():
+            self.host.restore(directory)
+
+    def revive(self) -> None:
+        """Nothing can be lost: the clients live in this process."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,183 @@
+"""The `workers` engine: persistent processes, one torch thread each, every client pinned to one of them for the run."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from fedl2g import errors
+from fedl2g.engines import wire
+from fedl2g.engines.base import Evaluation, WorkerLost
+from fedl2g.engines.host import Site
+from fedl2g.methods.base import Reply, Report
+from fedl2g.methods.registry import get_method
+from fedl2g.models.calibration import step_seconds
+from fedl2g.payload import Payload
+from fedl2g.plugins import loaded_plugins
+
+
+class _Worker:
+    """One worker process, the connection to it and the clients it holds."""
+
+    def __init__(self, number: int, clients: list[int]) -> None:
+        self.number = number
+        self.clients = clients
+        ours, theirs = socket.socketpair()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fedl2g.engines.worker", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+        self.connection = Connection(ours.detach())
+
+    def close(self) -> None:
+        self.connection.close()
+        try:
+            self.process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class WorkersEngine:
+    """Hosts in worker processes; only payloads and metrics cross, the data is memory-mapped by each."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        count = min(site.experiment.execution.workers, site.experiment.clients)
+        self.placement = balance(_costs(site), count)
+        self.home = {client: number for number, clients in enumerate(self.placement) for client in clients}
+        self.predicts_with_broadcast = get_method(site.experiment.method.name).client.predicts_with_broadcast
+        self._workers: list[_Worker] = []
+        try:
+            self._workers = self._start(range(count))
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, numbers: Iterable[int]) -> list[_Worker]:
+        started = [_Worker(number, self.placement[number]) for number in numbers]
+        for worker in started:
+            start = {
+                "do": "start",
+                "worker": worker.number,
+                "clients": worker.clients,
+                "experiment": self.site.experiment.model_dump(mode="json"),
+                "plugins": loaded_plugins(),
+                "dataset": self.site.dataset.fingerprint,
+                "partition": self.site.partition.to_json(),
+            }
+            self._send(worker, wire.pack(start))
+        for _ in self._answers(started):
+            pass
+        return started
+
+    def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply]:
+        asked = self._ask("train", participants, payload, round=round)
+        for header, upload in self._answers(asked):
+            yield Reply(header["client"], upload, Report(**header["report"]))
+
+    def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation]:
+        asked = self._ask("evaluate", clients, payload if self.predicts_with_broadcast else {})
+        found = {header["client"]: Evaluation(**header) for header, _ in self._answers(asked)}
+        return [found[client] for client in clients]
+
+    def save(self, directory: Path) -> None:
+        self._tell({"do": "save", "directory": str(directory.resolve())})
+
+    def restore(self, directory: Path | None) -> None:
+        self._tell({"do": "restore", "directory": str(directory.resolve()) if directory else None})
+
+    def revive(self) -> None:
+        # After a loss the surviving workers may be in the middle of a request: their answers belong to no one.
+        for worker in self._workers:
+            worker.process.kill()
+            worker.close()
+        self._workers = self._start(range(len(self.placement)))
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+        self._workers = []
+
+    def _ask(self, what: str, clients: Sequence[int], payload: Payload, **more: object) -> list[_Worker]:
+        """Send each worker that holds some of the clients the list of its own."""
+        asked = []
+        for worker in self._workers:
+            own = [client for client in clients if self.home[client] == worker.number]
+            if own:
+                self._send(worker, wire.pack({"do": what, "clients": own, **more}, payload))
+                asked.append(worker)
+        return asked
+
+    def _tell(self, header: wire.Header) -> None:
+        message = wire.pack(header)
+        for worker in self._workers:
+            self._send(worker, message)
+        for _ in self._answers(self._workers):
+            pass
+
+    def _send(self, worker: _Worker, message: bytes) -> None:
+        try:
+            wire.send_packed(worker.connection, message)
+        except OSError as error:
+            raise self._lost(worker) from error
+
+    def _answers(self, asked: Sequence[_Worker]) -> Iterator[tuple[wire.Header, Payload]]:
+        """What the workers answer, as it comes, until each says it is done."""
+        busy = {worker.connection: worker for worker in asked}
+        while busy:
+            for connection in wait(list(busy)):
+                assert isinstance(connection, Connection)
+                worker = busy[connection]
+                try:
+                    header, payload = wire.receive(connection)
+                except (EOFError, OSError) as error:
+                    raise self._lost(worker) from error
+                if "error" in header:
+                    kind = getattr(errors, header["error"], errors.FedL2GError)
+                    raise kind(header["message"])
+                if "done" in header:
+                    del busy[connection]
+                else:
+                    yield header, payload
+
+    def _lost(self, worker: _Worker) -> WorkerLost:
+        try:
+            code = worker.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            code = None
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        return WorkerLost(f"worker {worker.number} (process {worker.process.pid}, {len(worker.clients)} clients) died: {how}")
+
+
+def balance(costs: Sequence[float], workers: int) -> list[list[int]]:
+    """Deal clients out so that the workers' total costs are close: the dearest first, each to the least loaded."""
+    loads = [0.0] * workers
+    placement: list[list[int]] = [[] for _ in range(workers)]
+    for client in sorted(range(len(costs)), key=lambda c: (-costs[c], c)):
+        least = min(range(workers), key=lambda w: (loads[w], len(placement[w])))
+        loads[least] += costs[client]
+        placement[least].append(client)
+    return [sorted(clients) for clients in placement]
+
+
+def _costs(site: Site) -> list[float]:
+    """Expected seconds of each client's round: its training steps, at the measured time of its architecture's step."""
+    experiment, dataset = site.experiment, site.dataset
+    seconds = {
+        name: step_seconds(
+            name, classes=dataset.classes, image_shape=dataset.image_shape, batch_size=experiment.batch_size
+        )
+        for name in dict.fromkeys(experiment.architectures)
+    }
+    steps = (max(1, len(part) // experiment.batch_size) for part in site.partition.train)
+    return [n * experiment.local_epochs * seconds[site.architecture(c)] for c, n in enumerate(steps)]

@@ -1,0 +1,208 @@
+"""The round loop: sample, train, check what came back, aggregate, evaluate, record. Knows no method, engine or file."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from fedl2g import rng
+from fedl2g.engines.base import Engine, Evaluation
+from fedl2g.errors import Diverged, PayloadError
+from fedl2g.methods.base import Reply, ServerHalf
+from fedl2g.payload import Payload, nbytes
+
+if TYPE_CHECKING:
+    from fedl2g.experiment import Experiment
+
+
+@dataclass
+class Accuracy:
+    """How the clients' predictions did on their own test sets."""
+
+    pooled: float  # correct / samples over all clients: the headline number
+    mean: float  # over clients
+    std: float
+    clients: dict[int, float]
+    others: dict[str, float] = field(default_factory=dict)  # pooled accuracy of a method's further predictors
+
+
+@dataclass
+class RoundRecord:
+    """What happened in one round (round 0: the evaluation before the first)."""
+
+    round: int
+    participants: list[int] = field(default_factory=list)
+    accuracy: Accuracy | None = None  # None in rounds without evaluation
+    loss: float | None = None  # cross entropy alone, mean over the clients that trained
+    client_losses: dict[int, float] = field(default_factory=dict)
+    up_bytes: int = 0
+    down_bytes: int = 0
+    client_seconds: float = 0.0  # summed over participants
+    server_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    refused: dict[int, str] = field(default_factory=dict)
+    server: dict[str, float] = field(default_factory=dict)  # the method's own numbers
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `from_dict` reads them back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RoundRecord:
+        """Read `to_dict` back (JSON turns the client numbers into strings)."""
+        accuracy = values["accuracy"]
+        if accuracy is not None:
+            accuracy = Accuracy(**{**accuracy, "clients": _int_keys(accuracy["clients"])})
+        numbered = {name: _int_keys(values[name]) for name in ("client_losses", "refused")}
+        return cls(**{**values, **numbered, "accuracy": accuracy})
+
+
+class Observer:
+    """Follows a federation: progress, records, checkpoints, early stop, trackers."""
+
+    def on_start(self, federation: Federation) -> None:
+        """The loop is about to start, or to go on after an interruption."""
+
+    def on_round(self, federation: Federation, record: RoundRecord) -> None:
+        """A round is over; `federation.stop(reason)` ends the run after it."""
+
+    def on_end(self, federation: Federation) -> None:
+        """The loop is over (not called when it was interrupted by an error)."""
+
+
+class Federation:
+    """Clients behind an engine, a server, and the rounds between them."""
+
+    def __init__(
+        self, experiment: Experiment, server: ServerHalf[Any], engine: Engine, observers: Sequence[Observer] = ()
+    ) -> None:
+        self.experiment = experiment
+        self.server = server
+        self.engine = engine
+        self.observers = observers
+        self.history: list[RoundRecord] = []
+        self.stop_reason: str | None = None
+        self._sent: tuple[int, Payload] | None = None
+
+    @property
+    def round(self) -> int:
+        """The last round that is over; 0 before the first."""
+        return self.history[-1].round if self.history else 0
+
+    def stop(self, reason: str) -> None:
+        """End the run after the current round."""
+        self.stop_reason = self.stop_reason or reason
+
+    def run(self) -> None:
+        """Run to the last round, from wherever the federation is."""
+        self._tell(lambda observer: observer.on_start(self))
+        if not self.history:
+            self._finish(RoundRecord(0), evaluate=True)
+        while self.round < self.experiment.rounds and self.stop_reason is None:
+            self._play(self.round + 1)
+        self._tell(lambda observer: observer.on_end(self))
+
+    def participants(self, round: int) -> list[int]:
+        """The clients that train in a round: drawn without replacement from a stream of its own."""
+        count = self.experiment.participants_per_round
+        stream = rng.numpy_stream(self.experiment.seed, "participants", round)
+        return sorted(stream.choice(self.experiment.clients, size=count, replace=False).tolist())
+
+    def _play(self, round: int) -> None:
+        record = RoundRecord(round, self.participants(round))
+        started = time.perf_counter()
+        broadcast = self._broadcast(round)
+        record.server_seconds = time.perf_counter() - started
+        record.down_bytes = nbytes(broadcast) * len(record.participants)
+        accepted = [
+            reply
+            for reply in self.engine.train(round, record.participants, broadcast)
+            if self._accept(reply, record)
+        ]
+        if not accepted and record.refused:
+            raise Diverged(f"round {round}: no reply could be used ({next(iter(record.refused.values()))})")
+        accepted.sort(key=lambda reply: reply.client)  # sums of floats depend on the order
+        started = time.perf_counter()
+        if accepted:
+            self.server.aggregate(round, accepted)
+        record.server_seconds += time.perf_counter() - started
+        record.server = self.server.metrics()
+        losses = {reply.client: reply.report.loss for reply in accepted if reply.report.loss is not None}
+        record.client_losses = losses
+        record.loss = statistics.fmean(losses.values()) if losses else None
+        self._finish(record, evaluate=round % self.experiment.evaluate_every == 0 or round == self.experiment.rounds)
+
+    def _broadcast(self, round: int) -> Payload:
+        """What the server sends in a round: made once, for the evaluation before the round and for the round."""
+        if self._sent is None or self._sent[0] != round:
+            self._sent = (round, self.server.broadcast(round))
+        return self._sent[1]
+
+    def _accept(self, reply: Reply, record: RoundRecord) -> bool:
+        """Count what arrived, and refuse what cannot be used."""
+        record.up_bytes += nbytes(reply.payload)
+        record.client_seconds += reply.report.seconds
+        started = time.perf_counter()
+        try:
+            if reply.report.loss is not None and not math.isfinite(reply.report.loss):
+                raise PayloadError("its training loss is NaN or infinite")
+            self.server.check(reply.payload)
+        except PayloadError as error:
+            record.refused[reply.client] = str(error)
+            return False
+        finally:
+            record.server_seconds += time.perf_counter() - started
+        return True
+
+    def _finish(self, record: RoundRecord, evaluate: bool) -> None:
+        if evaluate:
+            started = time.perf_counter()
+            clients = range(self.experiment.clients)
+            record.accuracy = _accuracy(self.engine.evaluate(clients, self._broadcast(record.round + 1)))
+            record.evaluation_seconds = time.perf_counter() - started
+        self.history.append(record)
+        self._tell(lambda observer: observer.on_round(self, record))
+
+    def _tell(self, call: Callable[[Observer], None]) -> None:
+        for observer in self.observers:
+            call(observer)
+
+    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and plain values that, with the clients' states, continue the run exactly."""
+        return self.server.state_dict(), {"history": [record.to_dict() for record in self.history]}
+
+    def load_state_dict(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        """Continue from `state_dict()`."""
+        self.server.load_state_dict(tensors)
+        self.history = [RoundRecord.from_dict(record) for record in values["history"]]
+        self.stop_reason = None
+        self._sent = None
+
+
+def best_record(history: Sequence[RoundRecord]) -> RoundRecord | None:
+    """The first record with the highest pooled accuracy."""
+    evaluated = [record for record in history if record.accuracy is not None]
+    return max(evaluated, key=lambda r: r.accuracy.pooled if r.accuracy else 0.0, default=None)
+
+
+def _accuracy(evaluations: Sequence[Evaluation]) -> Accuracy:
+    samples = sum(e.samples for e in evaluations)
+    clients = {e.client: e.correct / e.samples for e in evaluations}
+    others = dict.fromkeys(name for e in evaluations for name in e.others)
+    return Accuracy(
+        pooled=sum(e.correct for e in evaluations) / samples,
+        mean=statistics.fmean(clients.values()),
+        std=statistics.pstdev(clients.values()),
+        clients=clients,
+        others={name: sum(e.others.get(name, 0) for e in evaluations) / samples for name in others},
+    )
+
+
+def _int_keys(values: dict[Any, Any]) -> dict[int, Any]:
+    return {int(key): value for key, value in values.items()}

@@ -1,0 +1,13 @@
+"""The base of every method's options (no torch here: settings are checked before anything heavy is loaded)."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Options(BaseModel):
+    """The settings of one method; `name` says which."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    name: str = Field(description="The method's name; `fedl2g methods` lists them.")
