@@ -64,7 +64,7 @@ def _resolve(name: str) -> tuple[str, ...]:
             "or package.module:function#attribute to say which attribute holds the classifier."
         )
     raise SettingError(
-        f"There is no model or group {name!r}.{nearest(name, [*GROUPS, *ARCHITECTURES])} "
+        f"There is no model or group {name!r}.{nearest(name.lower(), [*GROUPS, *ARCHITECTURES])} "
         f"Groups: {', '.join(GROUPS)}. Architectures: {', '.join(ARCHITECTURES)}. "
         "Your own network is named package.module:function."
     )

@@ -97,8 +97,9 @@ def replace_head(module: nn.Module, head_name: str, replacement: nn.Module) -> N
     owner, _, attribute = _last_linear(module, head_name).rpartition(".")
     parent = module.get_submodule(owner)
     if isinstance(parent, nn.Sequential):
-        position = list(dict(parent.named_children())).index(attribute)
-        del parent[position + 1 :]
+        names = [name for name, _ in parent.named_children()]
+        for name in names[names.index(attribute) + 1 :]:
+            delattr(parent, name)  # not `del parent[i:]`, which renames the layers that stay
     setattr(parent, attribute, replacement)
 
 
@@ -222,4 +223,6 @@ def _same(features: Tensor, pooled: Tensor) -> bool:
 
 
 def _kind(thing: object) -> str:
-    return f"the {type(thing).__name__}" if isinstance(thing, nn.Module) else f"a {type(thing).__name__}"
+    return (
+        f"the {type(thing).__name__}" if isinstance(thing, nn.Module) else f"an object of type {type(thing).__name__}"
+    )
