@@ -6,7 +6,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -16,51 +15,10 @@ from fedl2g.engines.base import Engine, Evaluation
 from fedl2g.errors import Diverged, PayloadError
 from fedl2g.methods.base import Reply, ServerHalf
 from fedl2g.payload import Payload, nbytes
+from fedl2g.records import Accuracy, RoundRecord
 
 if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
-
-
-@dataclass
-class Accuracy:
-    """How the clients' predictions did on their own test sets."""
-
-    pooled: float  # correct / samples over all clients: the headline number
-    mean: float  # over clients
-    std: float
-    clients: dict[int, float]
-    others: dict[str, float] = field(default_factory=dict)  # pooled accuracy of a method's further predictors
-
-
-@dataclass
-class RoundRecord:
-    """What happened in one round (round 0: the evaluation before the first)."""
-
-    round: int
-    participants: list[int] = field(default_factory=list)
-    accuracy: Accuracy | None = None  # None in rounds without evaluation
-    loss: float | None = None  # cross entropy alone, mean over the clients that trained
-    client_losses: dict[int, float] = field(default_factory=dict)
-    up_bytes: int = 0
-    down_bytes: int = 0
-    client_seconds: float = 0.0  # summed over participants
-    server_seconds: float = 0.0
-    evaluation_seconds: float = 0.0
-    refused: dict[int, str] = field(default_factory=dict)
-    server: dict[str, float] = field(default_factory=dict)  # the method's own numbers
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` reads them back."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> RoundRecord:
-        """Read `to_dict` back (JSON turns the client numbers into strings)."""
-        accuracy = values["accuracy"]
-        if accuracy is not None:
-            accuracy = Accuracy(**{**accuracy, "clients": _int_keys(accuracy["clients"])})
-        numbered = {name: _int_keys(values[name]) for name in ("client_losses", "refused")}
-        return cls(**{**values, **numbered, "accuracy": accuracy})
 
 
 class Observer:
@@ -185,12 +143,6 @@ class Federation:
         self._sent = None
 
 
-def best_record(history: Sequence[RoundRecord]) -> RoundRecord | None:
-    """The first record with the highest pooled accuracy."""
-    evaluated = [record for record in history if record.accuracy is not None]
-    return max(evaluated, key=lambda r: r.accuracy.pooled if r.accuracy else 0.0, default=None)
-
-
 def _accuracy(evaluations: Sequence[Evaluation]) -> Accuracy:
     samples = sum(e.samples for e in evaluations)
     clients = {e.client: e.correct / e.samples for e in evaluations}
@@ -203,6 +155,3 @@ def _accuracy(evaluations: Sequence[Evaluation]) -> Accuracy:
         others={name: sum(e.others.get(name, 0) for e in evaluations) / samples for name in others},
     )
 
-
-def _int_keys(values: dict[Any, Any]) -> dict[int, Any]:
-    return {int(key): value for key, value in values.items()}

@@ -17,8 +17,6 @@ from fedl2g.errors import PayloadError
 
 Payload = dict[str, Tensor]
 
-MB = 2**20
-
 
 @dataclass(frozen=True)
 class TensorSpec:

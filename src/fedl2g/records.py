@@ -1,0 +1,122 @@
+"""What is recorded of a run: a record per round, and the result they add up to (no torch: readers stay quick)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+MB = 2**20
+
+Status = Literal["finished", "stopped early", "diverged"]
+
+
+@dataclass
+class Accuracy:
+    """How the clients' predictions did on their own test sets."""
+
+    pooled: float  # correct / samples over all clients: the headline number
+    mean: float  # over clients
+    std: float
+    clients: dict[int, float]
+    others: dict[str, float] = field(default_factory=dict)  # pooled accuracy of a method's further predictors
+
+
+@dataclass
+class RoundRecord:
+    """What happened in one round (round 0: the evaluation before the first)."""
+
+    round: int
+    participants: list[int] = field(default_factory=list)
+    accuracy: Accuracy | None = None  # None in rounds without evaluation
+    loss: float | None = None  # cross entropy alone, mean over the clients that trained
+    client_losses: dict[int, float] = field(default_factory=dict)
+    up_bytes: int = 0
+    down_bytes: int = 0
+    client_seconds: float = 0.0  # summed over participants
+    server_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    refused: dict[int, str] = field(default_factory=dict)
+    server: dict[str, float] = field(default_factory=dict)  # the method's own numbers
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `from_dict` reads them back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RoundRecord:
+        """Read `to_dict` back (JSON turns the client numbers into strings)."""
+        accuracy = values["accuracy"]
+        if accuracy is not None:
+            accuracy = Accuracy(**{**accuracy, "clients": _int_keys(accuracy["clients"])})
+        numbered = {name: _int_keys(values[name]) for name in ("client_losses", "refused")}
+        return cls(**{**values, **numbered, "accuracy": accuracy})
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to: the numbers that tables are made of. Accuracies lie in 0..1."""
+
+    method: str
+    seed: int
+    status: Status
+    rounds: int  # rounds that were run
+    best_accuracy: float
+    best_round: int
+    last_accuracy: float
+    mean_client_accuracy: float  # mean over clients in the best round
+    std_client_accuracy: float
+    best_loss: float | None  # lowest original local loss of a round
+    other_accuracies: dict[str, float]  # of further predictors (FedProto's head), in the best round
+    up_mb_per_round: float
+    down_mb_per_round: float
+    client_seconds_per_round: float
+    server_seconds_per_round: float
+    run: str  # the run directory
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def best_record(history: Sequence[RoundRecord]) -> RoundRecord | None:
+    """The first record with the highest pooled accuracy."""
+    evaluated = [record for record in history if record.accuracy is not None]
+    return max(evaluated, key=lambda r: r.accuracy.pooled if r.accuracy else 0.0, default=None)
+
+
+def summarise(history: Sequence[RoundRecord], *, method: str, seed: int, status: Status, run: str) -> RunResult:
+    """The result of a run with this history."""
+    evaluated = [record.accuracy for record in history if record.accuracy is not None]
+    best = best_record(history)
+    if best is None or best.accuracy is None:
+        raise ValueError("a run without any evaluation has no result")
+    rounds = [record for record in history if record.round > 0]
+    losses = [record.loss for record in rounds if record.loss is not None]
+
+    def per_round(values: Sequence[float]) -> float:
+        return statistics.fmean(values) if values else 0.0
+
+    return RunResult(
+        method=method,
+        seed=seed,
+        status=status,
+        rounds=len(rounds),
+        best_accuracy=best.accuracy.pooled,
+        best_round=best.round,
+        last_accuracy=evaluated[-1].pooled,
+        mean_client_accuracy=best.accuracy.mean,
+        std_client_accuracy=best.accuracy.std,
+        best_loss=min(losses, default=None),
+        other_accuracies=best.accuracy.others,
+        up_mb_per_round=per_round([r.up_bytes / MB for r in rounds]),
+        down_mb_per_round=per_round([r.down_bytes / MB for r in rounds]),
+        client_seconds_per_round=per_round([r.client_seconds for r in rounds]),
+        server_seconds_per_round=per_round([r.server_seconds for r in rounds]),
+        run=run,
+    )
+
+
+def _int_keys(values: dict[Any, Any]) -> dict[int, Any]:
+    return {int(key): value for key, value in values.items()}

@@ -1,0 +1,121 @@
+"""Checkpoints: a folder per kept round, written aside and renamed, so that it exists whole or not at all.
+
+A checkpoint holds `server.safetensors`, a `client-NNNNNN.safetensors` for each client that has trained, and `state.json`
+with the history, the experiment's fingerprint and a digest of every file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+
+from fedl2g.errors import FedL2GError, RunError
+from fedl2g.federation import Federation
+
+_FORMAT = 1
+_KEPT = 2  # the newest may be damaged by a failing disk: the one before it still stands
+_log = logging.getLogger(__name__)
+
+
+def write_checkpoint(folder: Path, federation: Federation) -> Path:
+    """Save the federation as it stands between two rounds."""
+    partial, final = folder / ".partial", folder / f"round-{federation.round:06d}"
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        federation.engine.save(partial)
+        tensors, values = federation.state_dict()
+        safetensors.torch.save_file({k: t.contiguous().clone() for k, t in tensors.items()}, partial / "server.safetensors")
+        state = {
+            "format": _FORMAT,
+            "fingerprint": federation.experiment.fingerprint,
+            "round": federation.round,
+            "files": {path.name: _digest(path) for path in sorted(partial.iterdir())},
+            "values": values,
+        }
+        (partial / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        for path in (*partial.iterdir(), partial):
+            _flush_to_disk(path)
+        if final.exists():
+            shutil.rmtree(final)
+        partial.rename(final)
+        _flush_to_disk(folder)
+    except (OSError, safetensors.SafetensorError, RunError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RunError(
+            f"cannot write the checkpoint of round {federation.round}: {reason}; earlier checkpoints are intact: make "
+            f"room, then continue with `fedl2g resume {folder.parent}`"
+        ) from error
+    for old in _checkpoints(folder)[:-_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def restore_checkpoint(folder: Path, federation: Federation) -> int:
+    """Bring the federation to its newest sound checkpoint, or to its start when there is none; the round it is at."""
+    shutil.rmtree(folder / ".partial", ignore_errors=True)
+    found = _checkpoints(folder)
+    for path in reversed(found):
+        try:
+            state = _read_state(path, federation.experiment.fingerprint)
+            federation.engine.restore(path)
+            federation.load_state_dict(safetensors.torch.load_file(path / "server.safetensors"), state["values"])
+        except _Damaged as error:
+            _log.warning("%s is damaged (%s); trying the one before it", path, error)
+        else:
+            return federation.round
+    if found:
+        raise RunError(
+            f"every checkpoint in {folder} is damaged; nothing was changed. Restore the folder from a copy, or delete it "
+            "to start the run again from round 0"
+        )
+    federation.engine.restore(None)
+    return 0
+
+
+class _Damaged(FedL2GError):
+    """A checkpoint that cannot be trusted."""
+
+
+def _read_state(path: Path, fingerprint: str) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        files: dict[str, str] = state["files"]
+        found = {file.name: _digest(file) for file in path.iterdir() if file.name != "state.json"}
+        if state["format"] != _FORMAT:
+            raise _Damaged(f"unknown format {state['format']!r}")
+        if state["fingerprint"] == fingerprint and not isinstance(state["values"]["history"], list):
+            raise _Damaged("state.json holds no history")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _Damaged(f"state.json cannot be read: {error!r}") from error
+    if state["fingerprint"] != fingerprint:
+        raise RunError(f"{path} belongs to another experiment; a run can only continue from its own checkpoints")
+    if wrong := sorted(name for name in files.keys() | found.keys() if files.get(name) != found.get(name)):
+        raise _Damaged(f"{wrong[0]} is missing or not as it was written")
+    return state
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return sorted(folder.glob("round-*"))
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush_to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,145 @@
+"""Running an experiment in a directory of its own, from the start or from wherever it was interrupted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedl2g.data import Dataset, load_dataset, make_partition
+from fedl2g.engines import WorkerLost, open_engine
+from fedl2g.engines.host import Site
+from fedl2g.errors import Diverged, FedL2GError, RunError
+from fedl2g.experiment import Experiment
+from fedl2g.federation import Federation, Observer
+from fedl2g.methods.registry import get_method
+from fedl2g.records import RunResult, Status, summarise
+from fedl2g.runs.checkpoint import restore_checkpoint
+from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.observers import Checkpointer, EarlyStop, MetricsWriter, StopOnInterrupt
+
+_REVIVALS = 20  # a worker that dies again and again is a fault of the machine, not bad luck
+_log = logging.getLogger(__name__)
+
+
+class Interrupted(FedL2GError):
+    """The user pressed Ctrl-C; a checkpoint was written."""
+
+    exit_code = 130
+
+
+def run(experiment: Experiment, out: Path | str | None = None, observers: Sequence[Observer] = ()) -> RunResult:
+    """Run an experiment and return its result.
+
+    The run directory is `out`, or one named after the experiment below `runs/`. A directory that holds the same
+    experiment already is continued, or its result returned if it is over.
+    """
+    path = Path(out) if out is not None else default_directory(experiment)
+    if (path / "run.json").is_file():
+        return _continue(RunDirectory.open(path), experiment, observers)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunError(f"{path} exists and is not a run directory; choose another --out")
+    dataset = _dataset(experiment)
+    partition = make_partition(
+        experiment.partition,
+        dataset.labels,
+        dataset.domains,
+        clients=experiment.clients,
+        classes=dataset.classes,
+        seed=experiment.seed,
+        test_fraction=experiment.test_fraction,
+    )
+    site = Site(experiment, dataset, partition)
+    directory = RunDirectory.create(path, experiment, dataset, partition)
+    with directory.lock():
+        return _execute(directory, site, observers)
+
+
+def resume(path: Path | str, observers: Sequence[Observer] = (), execution: dict[str, object] | None = None) -> RunResult:
+    """Continue a run from its last checkpoint to the same numbers as if it had never stopped."""
+    directory = RunDirectory.open(Path(path))
+    experiment = directory.experiment()
+    if execution:
+        experiment = Experiment(**{**dict(experiment), "execution": {**dict(experiment.execution), **execution}})
+    return _continue(directory, experiment, observers)
+
+
+def default_directory(experiment: Experiment) -> Path:
+    """runs/<data>-<method>-s<seed>-<start of the fingerprint>."""
+    data = Path(experiment.dataset).stem.replace(":", "-")
+    return Path("runs") / f"{data}-{experiment.method.name}-s{experiment.seed}-{experiment.fingerprint[:8]}"
+
+
+def _continue(directory: RunDirectory, experiment: Experiment, observers: Sequence[Observer]) -> RunResult:
+    about = directory.about()
+    if about["fingerprint"] != experiment.fingerprint:
+        raise RunError(
+            f"{directory.path} holds another experiment ({about['method']}, seed {about['seed']}); choose another --out"
+        )
+    with directory.lock():
+        result = directory.result()
+        if result is not None:
+            return result
+        dataset = _dataset(experiment)
+        if dataset.fingerprint != about["dataset_fingerprint"]:
+            raise RunError(f"the dataset {experiment.dataset!r} is not the one {directory.path} was started with")
+        return _execute(directory, Site(experiment, dataset, directory.partition()), observers)
+
+
+def _dataset(experiment: Experiment) -> Dataset:
+    return load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
+
+
+def _execute(directory: RunDirectory, site: Site, observers: Sequence[Observer]) -> RunResult:
+    experiment = site.experiment
+    interrupt = StopOnInterrupt()
+    checkpointer = Checkpointer(directory, experiment.execution.checkpoint_every)
+    watching = [
+        MetricsWriter(directory),
+        EarlyStop(experiment.patience),
+        checkpointer,
+        interrupt,
+        *observers,
+    ]
+    server = get_method(experiment.method.name).server(experiment.method, site.task)
+    engine = open_engine(site)
+    federation = Federation(experiment, server, engine, watching)
+    status: Status = "finished"
+    try:
+        restore_checkpoint(directory.checkpoints, federation)
+        _run_to_the_end(federation, directory)
+        if federation.stop_reason == StopOnInterrupt.REASON:
+            raise Interrupted(
+                f"interrupted after round {federation.round}; a checkpoint was written, continue with "
+                f"`fedl2g resume {directory.path}`"
+            )
+        if federation.stop_reason is not None:
+            status = "stopped early"
+    except Diverged as error:
+        _log.warning("%s", error)
+        status = "diverged"
+    finally:
+        interrupt.close()
+        engine.close()
+    result = summarise(
+        federation.history,
+        method=experiment.method.name,
+        seed=experiment.seed,
+        status=status,
+        run=str(directory.path),
+    )
+    directory.finish(result)
+    return result
+
+
+def _run_to_the_end(federation: Federation, directory: RunDirectory) -> None:
+    for _ in range(_REVIVALS):
+        try:
+            federation.run()
+        except WorkerLost as error:
+            federation.engine.revive()
+            round = restore_checkpoint(directory.checkpoints, federation)
+            _log.warning("%s; its clients were restored, the run goes on from round %d", error, round)
+        else:
+            return
+    raise RunError(f"workers died {_REVIVALS} times; see the messages above, then `fedl2g resume {directory.path}`")
