@@ -32,7 +32,7 @@ def make(spec: str, labels: np.ndarray, clients: int, seed: int = 1, domains: np
 
 
 def all_indices(partition: Partition) -> list[int]:
-    return np.concatenate(partition.train + partition.test).tolist()
+    return [int(index) for held in partition.train + partition.test for index in held]
 
 
 @pytest.mark.parametrize(("classes", "each", "sizes"), [(10, 6000, CIFAR10_SIZES), (100, 600, CIFAR100_SIZES)])
@@ -95,12 +95,12 @@ labels_strategy = st.integers(2, 8).flatmap(
 def test_every_sample_goes_to_exactly_one_client(labels: np.ndarray, clients: int, seed: int) -> None:
     classes = int(labels.max()) + 1
     domains = np.arange(len(labels)) % min(3, clients)
+    infeasible: list[str] = []
     for spec in ("iid", "dirichlet:1.0", f"pathological:{classes}", "domain"):
         try:
             partition = make(spec, labels, clients, seed, domains)
-        except DataError as error:
-            assert "use " in str(error) or "choose" in str(error)
-            assert spec not in ("iid", "domain")
+        except DataError:
+            infeasible.append(spec)
             continue
         assert sorted(all_indices(partition)) == list(range(len(labels)))
         assert partition.clients == clients
@@ -109,6 +109,7 @@ def test_every_sample_goes_to_exactly_one_client(labels: np.ndarray, clients: in
             assert len(test) >= 1
         assert partition == make(spec, labels, clients, seed, domains)
         assert partition.counts(labels, classes).sum(axis=0).tolist() == np.bincount(labels).tolist()
+    assert not {"iid", "domain"} & set(infeasible)
 
 
 @pytest.mark.parametrize("spec", ["iid", "dirichlet:0.5", "pathological:2", "domain"])
@@ -201,7 +202,7 @@ def test_a_partition_survives_json(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrap", [lambda lists: lists, lambda lists: {str(i): held for i, held in enumerate(lists)}])
 def test_a_file_of_client_indices_is_split_here(tmp_path: Path, wrap: Callable[[list[list[int]]], object]) -> None:
-    lists = [list(range(0, 8)), list(range(10, 14))]
+    lists = [list(range(8)), list(range(10, 14))]
     (tmp_path / "clients.json").write_text(json.dumps(wrap(lists)))
     partition = make(f"file:{tmp_path / 'clients.json'}", balanced(2, 10), 2)
     assert partition.sizes.tolist() == [8, 4]

@@ -90,7 +90,7 @@ def _locate(
         key = cache_key(name, [digest_of_arrays(arrays), image_size])
         return name, key, partial(content_of_arrays, arrays, name, image_size)
     path = Path(name).expanduser()
-    if not path.exists():
+    if not name or not path.exists():
         raise DataError(
             f"There is no dataset {name!r}: it is neither a known name ({', '.join(CATALOGUE)}), nor an existing .npz "
             f"file or folder, nor of the form package.module:function.{nearest(name, CATALOGUE)}"

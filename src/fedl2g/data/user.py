@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,12 @@ def is_function(name: str) -> bool:
 
 def file_identity(path: Path) -> list[Any]:
     """What tells an unchanged file or folder from a changed one without reading it: path, sizes and times."""
-    if not path.is_dir():
-        status = path.stat()
-        return [str(path), status.st_size, status.st_mtime_ns]
     listing = hashlib.sha256()
-    for file in _files_below(path):
-        status = file.stat()
+    for file in _files_below(path) if path.is_dir() else [path]:
+        try:
+            status = file.stat()
+        except OSError as error:
+            raise DataError(f"{file} cannot be read ({error}); repair or remove it.") from error
         listing.update(f"{file.relative_to(path)}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return [str(path), listing.hexdigest()]
 
@@ -47,7 +48,7 @@ def read_npz(path: Path, image_size: int | None) -> Content:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             found = {key: arrays[key] for key in arrays.files if key in _KEYS}
-    except (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, TypeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"{path} cannot be read as an .npz file of plain arrays ({error}); write it with "
             "numpy.savez(path, images=..., labels=...)."
@@ -55,7 +56,7 @@ def read_npz(path: Path, image_size: int | None) -> Content:
     return content_of_arrays(found, str(path), image_size)
 
 
-def call_function(name: str) -> Mapping[str, Any]:
+def call_function(name: str) -> dict[str, NDArray[Any]]:
     """The arrays that the user's function returns; the module may lie in the current folder."""
     module_name, function_name = name.split(":")
     sys.path.insert(0, os.getcwd())
@@ -71,7 +72,10 @@ def call_function(name: str) -> Mapping[str, Any]:
     returned = function()
     if not isinstance(returned, tuple) or len(returned) not in (2, 3):
         raise DataError(f"The dataset function {name} must return (images, labels) or (images, labels, domains).")
-    return dict(zip(("images", "labels", "domains"), map(np.asarray, returned), strict=False))
+    try:
+        return dict(zip(("images", "labels", "domains"), map(np.asarray, returned), strict=False))
+    except ValueError as error:  # lists of unequal lengths
+        raise DataError(f"What the dataset function {name} returns cannot be made arrays ({error}).") from error
 
 
 def digest_of_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -193,7 +197,9 @@ def _files_below(root: Path) -> list[Path]:
     """All image files below a folder, in one order on every machine; hidden files and folders are passed over."""
     found = []
     for folder, folders, files in os.walk(root, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        # One level deeper than any layout is enough to notice a wrong one, and ends at links that lead in circles.
+        deep = len(Path(folder).relative_to(root).parts) > 2
+        folders[:] = [] if deep else sorted(name for name in folders if not name.startswith("."))
         found += [
             Path(folder, name)
             for name in sorted(files)
