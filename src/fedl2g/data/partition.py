@@ -219,7 +219,7 @@ def _pathological(
             f"use at least {math.ceil(classes / clients)} classes per client or more clients."
         )
     least = _least_samples(len(labels), clients)
-    takers = math.ceil(clients / classes * held)
+    takers = -(-clients * held // classes)  # rounded up, without the rounding errors of a float
     quota = [held] * clients
     parts: list[list[Indices]] = [[] for _ in range(clients)]
     for k in range(classes):
