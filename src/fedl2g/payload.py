@@ -5,7 +5,7 @@ A payload is `dict[str, Tensor]`. A set of class vectors is two entries: `ids` (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import safetensors
@@ -62,6 +62,16 @@ def mean_by_class(payloads: Iterable[Payload]) -> tuple[Tensor, Tensor]:
     total = rows.new_zeros(len(ids), rows.shape[1]).index_add_(0, positions, rows)
     counts = torch.bincount(positions, minlength=len(ids)).to(rows.dtype)
     return ids, total / counts[:, None]
+
+
+def mean_payload(payloads: Sequence[Payload], weights: Sequence[float] | None = None) -> Payload:
+    """The mean of payloads with equal entries, entry by entry; uniform unless weights are given."""
+    weights = [1.0] * len(payloads) if weights is None else weights
+    mean = {name: torch.zeros_like(tensor) for name, tensor in payloads[0].items()}
+    for payload, weight in zip(payloads, weights, strict=True):
+        for name, total in mean.items():
+            total.add_(payload[name], alpha=weight / sum(weights))
+    return mean
 
 
 def nbytes(payload: Payload) -> int:

@@ -113,4 +113,3 @@ class ClientHalf(Generic[OptionsT]):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continue from `state_dict()`."""
-

@@ -166,6 +166,4 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
 
 
 for _options in (LogitOptions, FeatureOptions):
-    register_method(
-        _options.model_fields["name"].default, options=_options, server=FedL2GServer, client=FedL2GClient
-    )
+    register_method(_options.model_fields["name"].default, options=_options, server=FedL2GServer, client=FedL2GClient)

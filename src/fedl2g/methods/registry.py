@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import SettingError, nearest
 
@@ -20,6 +20,13 @@ ENTRY_POINT_GROUP = "fedl2g.methods"
 
 _BUILT_IN = {
     "local": "local",
+    "lg-fedavg": "lg_fedavg",
+    "fedgh": "fedgh",
+    "fml": "fml",
+    "fedkd": "fedkd",
+    "fedmrl": "fedmrl",
+    "feddistill": "feddistill",
+    "fedproto": "fedproto",
     "fedl2g-l": "fedl2g",
     "fedl2g-f": "fedl2g",
 }
@@ -32,8 +39,8 @@ class Method:
 
     name: str
     options: type[Options]
-    server: type[ServerHalf]
-    client: type[ClientHalf]
+    server: type[ServerHalf[Any]]
+    client: type[ClientHalf[Any]]
     shares_head: bool = False  # needs the same head on every client
 
     @property
@@ -46,8 +53,8 @@ def register_method(
     name: str,
     *,
     options: type[Options],
-    server: type[ServerHalf],
-    client: type[ClientHalf],
+    server: type[ServerHalf[Any]],
+    client: type[ClientHalf[Any]],
     shares_head: bool = False,
 ) -> Method:
     """Make a method known by its name, for experiments and the command line."""

@@ -1,0 +1,74 @@
+"""Class vectors that are means: FedGH's and FedProto's prototypes, FedDistill's mean logits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedl2g.client import Client, Task
+from fedl2g.methods.base import OptionsT, Reply, ServerHalf
+from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors, mean_by_class
+
+
+class ClassMeans:
+    """Sums of vectors by class; they stay on the client's device, so that adding a batch waits for nothing."""
+
+    def __init__(self, client: Client, width: int) -> None:
+        task = client.task
+        self.sums = torch.zeros(task.classes, width, dtype=task.dtype, device=client.device)
+        self.counts = torch.zeros(task.classes, dtype=task.dtype, device=client.device)
+
+    def add(self, vectors: Tensor, labels: Tensor) -> None:
+        """Count the vectors of one batch in."""
+        self.sums.index_add_(0, labels, vectors.detach())
+        self.counts.index_add_(0, labels, torch.ones_like(labels, dtype=self.counts.dtype))
+
+    def pack(self) -> Payload:
+        """The mean of each class that was seen."""
+        ids = self.counts.nonzero().flatten()
+        return class_vectors(ids, self.sums[ids] / self.counts[ids, None])
+
+
+class ClassTargets:
+    """The server's class vectors as targets of a client's training."""
+
+    def __init__(self, payload: Payload, client: Client) -> None:
+        ids, rows = payload["ids"], payload["rows"]
+        vectors = rows.new_zeros(client.task.classes, rows.shape[1])
+        vectors[ids] = rows
+        known = torch.zeros(client.task.classes, dtype=torch.bool)
+        known[ids] = True
+        self.exist = len(ids) > 0
+        self.vectors, self.known = vectors.to(client.device), known.to(client.device)
+
+
+class ClassMeanServer(ServerHalf[OptionsT]):
+    """Keeps, for each class, the uniform mean of the vectors sent for it; a class nobody sends keeps its vector."""
+
+    def __init__(self, options: OptionsT, task: Task) -> None:
+        super().__init__(options, task)
+        self.vectors = torch.zeros(task.classes, self.width, dtype=task.dtype)
+        self.known = torch.zeros(task.classes, dtype=torch.bool)
+
+    @property
+    def width(self) -> int:
+        """The width of a class vector."""
+        raise NotImplementedError
+
+    def broadcast(self, round: int) -> Payload:
+        ids = self.known.nonzero().flatten()
+        return class_vectors(ids, self.vectors[ids])
+
+    def expected(self) -> Specification:
+        return class_vector_spec(self.task.classes, self.width, self.task.dtype)
+
+    def aggregate(self, round: int, replies: list[Reply]) -> None:
+        ids, rows = mean_by_class(reply.payload for reply in replies)
+        self.vectors[ids] = rows
+        self.known[ids] = True
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"vectors": self.vectors, "known": self.known}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.vectors, self.known = state["vectors"].clone(), state["known"].clone()

@@ -1,0 +1,114 @@
+"""FedKD: mutual distillation with a small shared model that travels as low-rank factors.
+
+Wu et al., "Communication-efficient federated learning via knowledge distillation", Nature Communications 13, 2022.
+
+With o, h the own model's logits and features, u, a those of the auxiliary model (received anew in each round), W a
+private linear map between the feature spaces and S = CE(o, y) + CE(u, y) as a number:
+
+    own loss        CE(o, y) + KL(softmax u || softmax o) / S + MSE(h, W a) / S
+    auxiliary loss  CE(u, y) + KL(softmax o || softmax u) / S + MSE(h, W a) / S
+
+The better the two networks do, the more they listen to each other. In each network's loss the other network's output
+is a constant. W is no network's output: it stands in both losses and follows the gradient of their sum, by SGD at the
+client's rate, unclipped.
+
+In round t of T (the rounds the experiment allows, whether or not it stops earlier) both directions send every matrix as
+factors that hold a share of its energy (`fedl2g.methods.low_rank`), from `energy_start` in the first round linearly to
+`energy_end` in the last. The server takes the uniform mean of the reconstructed models. Predictions are those of the
+own model.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from fedl2g.client import Client, Task
+from fedl2g.errors import SettingError
+from fedl2g.methods.base import Options, Reply
+from fedl2g.methods.fml import CLIP, kl_divergence
+from fedl2g.methods.low_rank import check_packed, compress, reconstruct
+from fedl2g.methods.registry import register_method
+from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer
+from fedl2g.payload import Payload, mean_payload
+from fedl2g.training import Update
+
+
+class FedKDOptions(Options):
+    """Own model and a small shared one distil into each other; the shared one travels as low-rank factors."""
+
+    name: str = "fedkd"
+    auxiliary_lr: float = Field(0.01, gt=0, description="Rate of the auxiliary model's SGD.")
+    energy_start: float = Field(0.95, gt=0, le=1, description="Share of a matrix's energy sent in the first round.")
+    energy_end: float = Field(0.98, gt=0, le=1, description="Share of a matrix's energy sent in the last round.")
+
+    @model_validator(mode="after")
+    def _rises(self) -> FedKDOptions:
+        if self.energy_end < self.energy_start:
+            raise SettingError(
+                f"method.energy_end: {self.energy_end} is below energy_start, {self.energy_start}; the share must rise"
+            )
+        return self
+
+    def energy(self, round: int, task: Task) -> float:
+        """The share of energy that both directions of a round send."""
+        over = (round - 1) / max(1, task.rounds - 1)
+        return self.energy_start + min(1.0, over) * (self.energy_end - self.energy_start)
+
+
+class FedKDServer(SharedNetworkServer[FedKDOptions]):
+    """Averages the auxiliary models, which come and go as factors."""
+
+    def broadcast(self, round: int) -> Payload:
+        return compress(self.shared.pack(), self.options.energy(round, self.task))
+
+    def check(self, payload: Payload) -> None:
+        check_packed(payload, self.expected())
+
+    def aggregate(self, round: int, replies: list[Reply]) -> None:
+        self.shared.load(mean_payload([reconstruct(reply.payload, self.expected()) for reply in replies]))
+
+
+class FedKDClient(AuxiliaryClient[FedKDOptions]):
+    """Trains both networks and the map between their features, and sends the auxiliary model's factors."""
+
+    def __init__(self, options: FedKDOptions, client: Client) -> None:
+        super().__init__(options, client)
+        width = client.task.feature_dim
+        with client.stream("private"):
+            feature_map = nn.Linear(width, width, bias=False)
+        self.feature_map = feature_map.to(client.device, client.task.dtype)
+
+    def check(self, payload: Payload) -> None:
+        check_packed(payload, self.expected())
+
+    def train(self, round: int, payload: Payload) -> Payload:
+        self.shared.load(reconstruct(payload, self.expected()))
+
+        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            (h, o), (a, u) = self.model(x), self.auxiliary(x)
+            own, auxiliary = cross_entropy(o, y), cross_entropy(u, y)
+            # Both cross entropies round to 0 once every sample is learnt: no division by that.
+            s = (own + auxiliary).detach().clamp(min=torch.finfo(own.dtype).eps)
+            own_loss = own + (kl_divergence(u, o) + mse_loss(h, self.feature_map(a.detach()))) / s
+            auxiliary_loss = auxiliary + (kl_divergence(o, u) + mse_loss(self.feature_map(a), h.detach())) / s
+            return own_loss + auxiliary_loss, own
+
+        updates = [
+            self.client.update(clip=CLIP),
+            Update(self.auxiliary.parameters(), self.options.auxiliary_lr, CLIP),
+            self.client.update(self.feature_map),
+        ]
+        self.client.fit(round, loss, updates, networks=(self.model, self.auxiliary, self.feature_map))
+        return compress(self.shared.pack(), self.options.energy(round, self.client.task))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"feature_map": self.feature_map.weight}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.feature_map.load_state_dict({"weight": state["feature_map"]})
+
+
+register_method("fedkd", options=FedKDOptions, server=FedKDServer, client=FedKDClient)

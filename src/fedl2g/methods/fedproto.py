@@ -1,0 +1,88 @@
+"""FedProto: clients exchange the mean features of each class, and pull their features towards the mean of all.
+
+Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022.
+
+With P[y] the server's prototype of the sample's class (from the second round on; a class without one adds nothing):
+
+    CE(f(x), y) + weight * MSE(h(x), P[y]),     MSE the mean over batch and dimensions
+
+The mean of h(x) by class over all batches of the round's training, taken while training, goes up. The server takes the
+uniform mean over the clients that sent a class. The prediction is the class of the nearest prototype; the accuracy of
+the classifier head is reported beside it as "head".
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy, mse_loss
+
+from fedl2g.client import Client
+from fedl2g.methods.base import ClientHalf, Options
+from fedl2g.methods.class_means import ClassMeans, ClassMeanServer, ClassTargets
+from fedl2g.methods.registry import register_method
+from fedl2g.payload import Payload, Specification, class_vector_spec
+
+
+class FedProtoOptions(Options):
+    """Mean features of each class are exchanged and drawn together."""
+
+    name: str = "fedproto"
+    weight: float = Field(10.0, ge=0, description="Weight of the distance to the prototypes beside the cross entropy.")
+
+
+class FedProtoServer(ClassMeanServer[FedProtoOptions]):
+    """Averages the prototypes class by class."""
+
+    @property
+    def width(self) -> int:
+        return self.task.feature_dim
+
+
+class FedProtoClient(ClientHalf[FedProtoOptions]):
+    """Learns to keep its features near the prototypes, and sends the means of its own."""
+
+    predicts_with_broadcast = True
+
+    def __init__(self, options: FedProtoOptions, client: Client) -> None:
+        super().__init__(options, client)
+        self.prototypes: ClassTargets | None = None  # for predictions only: training uses what it receives itself
+
+    def expected(self) -> Specification:
+        task = self.client.task
+        return class_vector_spec(task.classes, task.feature_dim, task.dtype)
+
+    def train(self, round: int, payload: Payload) -> Payload:
+        targets = ClassTargets(payload, self.client)
+        means = ClassMeans(self.client, self.client.task.feature_dim)
+
+        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            features, logits = self.model(x)
+            means.add(features, y)
+            own = cross_entropy(logits, y)
+            if not targets.exist:
+                return own, own
+            target = torch.where(targets.known[y, None], targets.vectors[y], features.detach())
+            return own + self.options.weight * mse_loss(features, target), own
+
+        self.client.fit(round, loss)
+        return means.pack()
+
+    def receive(self, payload: Payload) -> None:
+        self.prototypes = ClassTargets(payload, self.client)
+
+    def predict(self, x: Tensor) -> Tensor:
+        if self.prototypes is None or not self.prototypes.exist:
+            return super().predict(x)
+        # Not by matrix products: their rounding errors are as large as the differences between near prototypes.
+        distances = torch.cdist(
+            self.model.extractor(x), self.prototypes.vectors, compute_mode="donot_use_mm_for_euclid_dist"
+        )
+        return -distances.masked_fill(~self.prototypes.known, torch.inf)
+
+    def other_predictions(self, x: Tensor) -> dict[str, Tensor]:
+        return {"head": super().predict(x)}
+
+
+register_method("fedproto", options=FedProtoOptions, server=FedProtoServer, client=FedProtoClient)

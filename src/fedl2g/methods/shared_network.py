@@ -1,0 +1,109 @@
+"""Networks that travel whole: the shared heads of LG-FedAvg and FedGH, the auxiliary models of FML, FedKD and FedMRL.
+
+Parameters and floating-point buffers (BatchNorm's running statistics) travel. Integer buffers (BatchNorm's batch
+counters) do not: they are put back to where they started whenever the network arrives, so that what a client computes
+depends on what it received and on nothing older.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from fedl2g.client import Client, Task
+from fedl2g.errors import SettingError
+from fedl2g.methods.base import ClientHalf, OptionsT, Reply, ServerHalf
+from fedl2g.payload import Payload, Specification, mean_payload, tensors_spec
+
+
+class SharedNetwork:
+    """A network with the payload that it is sent as."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+        state = network.state_dict()
+        self._counters = {name: t.clone() for name, t in state.items() if not t.is_floating_point()}
+
+    def pack(self) -> Payload:
+        """A copy of what travels, on the CPU."""
+        state = self.network.state_dict()
+        return {name: t.detach().cpu().clone() for name, t in state.items() if name not in self._counters}
+
+    def load(self, payload: Payload) -> None:
+        """Become the network that arrived."""
+        self.network.load_state_dict({**self._counters, **payload})
+
+    def expected(self) -> Specification:
+        """What the network must look like when it arrives."""
+        return tensors_spec(self.pack())
+
+
+class SharedNetworkServer(ServerHalf[OptionsT]):
+    """Sends the shared network, and takes the mean of those that come back."""
+
+    def __init__(self, options: OptionsT, task: Task) -> None:
+        super().__init__(options, task)
+        self.shared = SharedNetwork(self.initial_network())
+        self._expected = self.shared.expected()
+
+    def initial_network(self) -> nn.Module:
+        """The network before the first round; the auxiliary model unless a method says otherwise."""
+        return self.task.build_auxiliary()
+
+    def broadcast(self, round: int) -> Payload:
+        return self.shared.pack()
+
+    def expected(self) -> Specification:
+        return self._expected
+
+    def aggregate(self, round: int, replies: list[Reply]) -> None:
+        self.shared.load(mean_payload([reply.payload for reply in replies]))
+
+    def state_dict(self) -> Payload:
+        return self.shared.pack()
+
+    def load_state_dict(self, state: Payload) -> None:
+        self.shared.load(state)
+
+
+class SharedHeadServer(SharedNetworkServer[OptionsT]):
+    """A server whose shared network is the head that all clients have alike."""
+
+    def initial_network(self) -> nn.Module:
+        return self.task.build(self.task.auxiliary, "server").head
+
+
+class AuxiliaryClient(ClientHalf[OptionsT]):
+    """A client that trains an auxiliary model, received anew in each round, beside its own."""
+
+    def __init__(self, options: OptionsT, client: Client, feature_dim: int | None = None) -> None:
+        super().__init__(options, client)
+        self.auxiliary = client.task.build_auxiliary(feature_dim).to(client.device)
+        self.shared = SharedNetwork(self.auxiliary)
+
+    def expected(self) -> Specification:
+        return self.shared.expected()
+
+
+class SharedHeadClient(ClientHalf[OptionsT]):
+    """A client whose head is the server's: it trains from it, and predicts with it."""
+
+    predicts_with_broadcast = True
+
+    def __init__(self, options: OptionsT, client: Client) -> None:
+        super().__init__(options, client)
+        self.shared = SharedNetwork(self.model.head)
+
+    def expected(self) -> Specification:
+        return self.shared.expected()
+
+    def check(self, payload: Payload) -> None:
+        own, global_ = ({name: tuple(t.shape) for name, t in p.items()} for p in (self.shared.pack(), payload))
+        if own != global_:
+            raise SettingError(
+                f"client {self.client.id} cannot share its head {own} with the others, whose head is {global_}; "
+                f"{self.options.name} needs the same head on every client: choose other models or another method"
+            )
+        super().check(payload)
+
+    def receive(self, payload: Payload) -> None:
+        self.shared.load(payload)  # the own head is not missed: each round's training starts from the server's
