@@ -45,7 +45,7 @@ def guiding_gradient(
         result: tuple[Tensor, Tensor] = functional_call(model, (at, buffers), (inputs,))
         return result
 
-    with _private_generators(device), _batch_statistics_only(model), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
+    with _private_generators(device), _batch_statistics_only(model), _differentiable_attention(), torch.enable_grad():
         mask = _generator_state(device)
         out = outputs(parameters, x)
         z = out[column]
@@ -96,6 +96,18 @@ def _set_generator_state(device: torch.device, state: Tensor) -> None:
         torch.set_rng_state(state)
     else:
         torch.get_device_module(device).set_rng_state(state, device)
+
+
+@contextmanager
+def _differentiable_attention() -> Iterator[None]:
+    """Keep attention off its fused kernels, in train mode and in eval mode: they have no forward derivative."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @contextmanager

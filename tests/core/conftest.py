@@ -1,0 +1,116 @@
+"""Shared by the core's tests: caches of their own, tiny experiments, and what two runs must agree in."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from fedl2g.data import load_dataset, make_partition
+from fedl2g.engines.host import Site
+from fedl2g.experiment import Experiment, overlay
+from fedl2g.runs.directory import RunDirectory
+
+TINY: dict[str, Any] = {
+    "method": {"name": "fedl2g-f", "warmup_rounds": 1},
+    "samples": 200,
+    "image_size": 16,
+    "partition": "dirichlet:1",
+    "models": "small_cnn,small_resnet,small_googlenet",  # plain, BatchNorm, BatchNorm and dropout
+    "clients": 4,
+    "participation": 0.8,  # three of four: in a short run some client may not have trained at a checkpoint
+    "rounds": 4,
+    "execution": {"checkpoint_every": 1},
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Datasets and step times go to a folder of the session, which the processes of pytest-xdist share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "fedl2g-caches"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDL2G_DATA", str(folder / "datasets"))
+        patch.setenv("FEDL2G_CACHE", str(folder))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tests share few cores, and a forked process must not inherit a thread pool."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make_tiny(**overrides: Any) -> Experiment:
+    """A federation of four clients on 200 digits; dotted names reach into tables, as on the command line."""
+    dotted = {name.replace("__", "."): value for name, value in overrides.items()}
+    return Experiment(**overlay(TINY, dotted))
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[..., Experiment]:
+    return make_tiny
+
+
+@pytest.fixture(scope="session")
+def site_of() -> Callable[[Experiment], Site]:
+    """The data and partition of an experiment, as a run makes them."""
+
+    def make(experiment: Experiment) -> Site:
+        dataset = load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
+        partition = make_partition(
+            experiment.partition,
+            dataset.labels,
+            dataset.domains,
+            clients=experiment.clients,
+            classes=dataset.classes,
+            seed=experiment.seed,
+            test_fraction=experiment.test_fraction,
+        )
+        return Site(experiment, dataset, partition)
+
+    return make
+
+
+def read_outcome(path: Path) -> dict[str, Any]:
+    """All that must be equal, bit for bit, in two runs of one experiment: everything but times and the run's place."""
+    run = RunDirectory.open(path)
+    result = run.result()
+    newest = sorted(run.checkpoints.glob("round-*"))[-1]
+    return {
+        "history": [_without_times(record.to_dict()) for record in run.history()],
+        "result": None if result is None else _without_times(result.to_dict()),
+        "checkpoint": newest.name,
+        "files": {path.name: path.read_bytes() for path in sorted(newest.glob("*.safetensors"))},
+        "partition": (path / "partition.json").read_bytes(),
+    }
+
+
+def _without_times(values: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in values.items() if "seconds" not in key and key != "run"}
+    return json.loads(json.dumps(kept))
+
+
+@pytest.fixture(scope="session")
+def outcome() -> Callable[[Path], dict[str, Any]]:
+    return read_outcome
+
+
+@pytest.fixture(scope="session")
+def guide_of() -> Callable[[Path], torch.Tensor]:
+    """The guiding vectors at the end of a run."""
+
+    def read(path: Path) -> torch.Tensor:
+        newest = sorted((path / "checkpoints").glob("round-*"))[-1]
+        return safetensors.torch.load_file(newest / "server.safetensors")["guide"]
+
+    return read
