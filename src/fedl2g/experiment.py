@@ -37,11 +37,20 @@ class Execution(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    engine: Literal["inline", "workers"] = Field(
-        "inline", description="Where clients live: in this process, or in worker processes."
+    engine: Literal["inline", "workers", "flower"] = Field(
+        "inline", description="Where clients live: in this process, in worker processes, or on Flower's nodes."
     )
     workers: int = Field(2, ge=1, le=1024, description="Worker processes of the `workers` engine, one thread each.")
     checkpoint_every: int = Field(10, ge=1, description="Rounds between checkpoints: what a crash can cost at most.")
+    deadline_seconds: float | None = Field(
+        None, gt=0, description="flower: how long a round waits for its clients; for ever when absent."
+    )
+    minimum_replies: int = Field(1, ge=1, description="flower: replies a round needs once the deadline has passed.")
+    below_minimum: Literal["wait", "skip", "stop"] = Field(
+        "wait",
+        description="flower: with fewer replies at the deadline, wait for more, skip the round, or stop the run.",
+    )
+    maximum_reply_mb: float = Field(1024.0, gt=0, description="flower: a larger reply is refused.")
 
 
 class Experiment(BaseModel):
@@ -111,7 +120,9 @@ class Experiment(BaseModel):
         elif info.field_name == "partition":
             parse_partition(value)
         elif not _DEVICE.fullmatch(value):
-            raise SettingError(f"device: {value!r} is not known; use auto, cpu, mps, cuda, or a list like cuda:0,cuda:1")
+            raise SettingError(
+                f"device: {value!r} is not known; use auto, cpu, mps, cuda, or a list like cuda:0,cuda:1"
+            )
         return value
 
     @model_validator(mode="after")
@@ -144,7 +155,9 @@ class Experiment(BaseModel):
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
     @classmethod
-    def from_toml(cls, text: str, overrides: Mapping[str, Any] | None = None, *, source: str = "the file") -> Experiment:
+    def from_toml(
+        cls, text: str, overrides: Mapping[str, Any] | None = None, *, source: str = "the file"
+    ) -> Experiment:
         """Read an experiment from TOML text, with settings (dotted names allowed) laid over it."""
         try:
             settings = tomllib.loads(text)

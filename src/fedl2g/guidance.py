@@ -1,7 +1,7 @@
 """The guiding gradient of FedL2G: how the quiz loss after one pseudo-step changes with the guiding vectors.
 
-With theta' = theta - lr * grad[CE + MSE(z, G[y])](S) for a study batch S and q = CE on the quiz set at theta', the paper
-needs pi = dq/dG. Written out, the second-order graph disappears: with g = grad q at theta',
+With theta' = theta - lr * grad[CE + MSE(z, G[y])](S) for a study batch S and q = CE on the quiz set at theta', the
+paper needs pi = dq/dG. Written out, the second-order graph disappears: with g = grad q at theta',
 
     pi[y] = 2 * lr / (|S| * M) * sum over j in S with y_j = y of  J_theta z(x_j; theta) . g
 
@@ -10,7 +10,7 @@ so one forward+backward on S, one forward+backward on the quiz set and one forwa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
@@ -41,8 +41,8 @@ def guiding_gradient(
     device = x.device
     column = 0 if space == "features" else 1
 
-    def outputs(at: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
-        result: tuple[Tensor, Tensor] = functional_call(model, (at, buffers), (inputs,))
+    def outputs(at: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = functional_call(model, (dict(at), buffers), (inputs,))
         return result
 
     with _private_generators(device), _batch_statistics_only(model), _differentiable_attention(), torch.enable_grad():
@@ -67,10 +67,10 @@ def guiding_gradient(
         _set_generator_state(device, mask)
         with torch.no_grad(), forward_ad.dual_level():
             dual = {
-                name: forward_ad.make_dual(p.detach(), g)
+                name: forward_ad.make_dual(p.detach(), g)  # type: ignore[no-untyped-call]
                 for (name, p), g in zip(parameters.items(), direction, strict=True)
             }
-            tangent = forward_ad.unpack_dual(outputs(dual, x)[column]).tangent
+            tangent = forward_ad.unpack_dual(outputs(dual, x)[column]).tangent  # type: ignore[no-untyped-call]
             if tangent is None:  # z does not depend on any parameter
                 tangent = torch.zeros(len(y), guide.shape[1], dtype=guide.dtype, device=device)
             ids, positions = torch.unique(y, return_inverse=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import safetensors
 import safetensors.torch
@@ -106,7 +107,7 @@ def _check_tensor(name: str, tensor: Tensor, spec: TensorSpec, sizes: dict[str, 
         ids = tensor.tolist()
         if any(not 0 <= i < spec.below for i in ids):
             raise PayloadError(f"payload entry {name!r} holds a class id outside 0..{spec.below - 1}")
-        if any(a >= b for a, b in zip(ids, ids[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(ids)):
             raise PayloadError(f"payload entry {name!r} must hold distinct class ids in ascending order")
 
 

@@ -38,6 +38,7 @@ class RoundRecord:
     server_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     refused: dict[int, str] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)  # participants without a reply, and why
     server: dict[str, float] = field(default_factory=dict)  # the method's own numbers
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,7 +51,7 @@ class RoundRecord:
         accuracy = values["accuracy"]
         if accuracy is not None:
             accuracy = Accuracy(**{**accuracy, "clients": _int_keys(accuracy["clients"])})
-        numbered = {name: _int_keys(values[name]) for name in ("client_losses", "refused")}
+        numbered = {name: _int_keys(values[name]) for name in ("client_losses", "refused", "missing") if name in values}
         return cls(**{**values, **numbered, "accuracy": accuracy})
 
 

@@ -23,14 +23,16 @@ class Update:
 
     def step(self) -> None:
         """Move the parameters against their gradients and forget the gradients."""
-        moving = [p for p in self.parameters if p.grad is not None]
+        moving: list[Tensor] = [p for p in self.parameters if p.grad is not None]
         gradients = [p.grad for p in moving if p.grad is not None]
         with torch.no_grad():
             if math.isinf(self.clip) or not moving:
                 torch._foreach_add_(moving, gradients, alpha=-self.lr)
             else:
                 norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-                if norm.device.type == "cpu":  # reading the norm costs nothing here, and saves a pass over the gradients
+                if (
+                    norm.device.type == "cpu"
+                ):  # reading the norm costs nothing here, and saves a pass over the gradients
                     torch._foreach_add_(moving, gradients, alpha=-self.lr * min(1.0, self.clip / (norm.item() + 1e-6)))
                 else:
                     torch._foreach_mul_(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
@@ -64,7 +66,7 @@ class ImageView:
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All samples in order, in batches of at most `size`."""
-        for positions in torch.arange(len(self)).split(size):
+        for positions in torch.arange(len(self)).split(size):  # type: ignore[no-untyped-call]
             yield self.batch(positions)
 
 
@@ -79,10 +81,12 @@ class TrainingLog:
 def training_batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
     """Full batches only; fewer samples than one batch make one smaller batch instead of nothing."""
     full = len(order) // size
-    return order[: full * size].split(size) if full else (order,)
+    return order[: full * size].split(size) if full else (order,)  # type: ignore[no-untyped-call]
 
 
-def train(view: ImageView, loss: Loss, updates: Iterable[Update], orders: Iterable[Tensor], batch_size: int) -> TrainingLog:
+def train(
+    view: ImageView, loss: Loss, updates: Iterable[Update], orders: Iterable[Tensor], batch_size: int
+) -> TrainingLog:
     """Train for one epoch per order: the loss of each batch, one backward pass, one step of every update."""
     moving = list(updates)
     losses: list[Tensor] = []  # they stay on the device: no host sync per step
@@ -98,5 +102,5 @@ def train(view: ImageView, loss: Loss, updates: Iterable[Update], orders: Iterab
 
 
 def at_least_two(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Repeat a single sample: BatchNorm refuses one value per channel, and a mean over two equal samples is the same."""
+    """Repeat a single sample: BatchNorm refuses one value per channel, and the mean over two equal ones is the same."""
     return (x.repeat(2, 1, 1, 1), y.repeat(2)) if len(y) == 1 else (x, y)

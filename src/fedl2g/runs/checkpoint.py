@@ -1,7 +1,7 @@
 """Checkpoints: a folder per kept round, written aside and renamed, so that it exists whole or not at all.
 
-A checkpoint holds `server.safetensors`, a `client-NNNNNN.safetensors` for each client that has trained, and `state.json`
-with the history, the experiment's fingerprint and a digest of every file.
+A checkpoint holds `server.safetensors`, a `client-NNNNNN.safetensors` for each client that has trained, and
+`state.json` with the history, the experiment's fingerprint and a digest of every file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def write_checkpoint(folder: Path, federation: Federation) -> Path:
         partial.mkdir(parents=True)
         federation.engine.save(partial)
         tensors, values = federation.state_dict()
-        safetensors.torch.save_file({k: t.contiguous().clone() for k, t in tensors.items()}, partial / "server.safetensors")
+        safetensors.torch.save_file(
+            {k: t.contiguous().clone() for k, t in tensors.items()}, partial / "server.safetensors"
+        )
         state = {
             "format": _FORMAT,
             "fingerprint": federation.experiment.fingerprint,
@@ -75,8 +77,8 @@ def restore_checkpoint(folder: Path, federation: Federation) -> int:
             return federation.round
     if found:
         raise RunError(
-            f"every checkpoint in {folder} is damaged; nothing was changed. Restore the folder from a copy, or delete it "
-            "to start the run again from round 0"
+            f"every checkpoint in {folder} is damaged; nothing was changed. Restore the folder from a copy, or delete "
+            "it to start the run again from round 0"
         )
     federation.engine.restore(None)
     return 0

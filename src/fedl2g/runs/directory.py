@@ -151,7 +151,9 @@ class RunDirectory:
         try:
             lock.acquire()
         except filelock.Timeout as error:
-            raise RunError(f"{self.path} is in use by another process; wait for it to end or choose another --out") from error
+            raise RunError(
+                f"{self.path} is in use by another process; wait for it to end or choose another --out"
+            ) from error
         except OSError as error:
             raise RunError(f"cannot write to {self.path}: {error.strerror}") from error
         try:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedl2g.data import Dataset, load_dataset, make_partition
 from fedl2g.engines import WorkerLost, open_engine
 from fedl2g.engines.host import Site
-from fedl2g.errors import Diverged, FedL2GError, RunError
+from fedl2g.errors import Diverged, FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.methods.registry import get_method
+from fedl2g.models.catalog import is_factory
 from fedl2g.records import RunResult, Status, summarise
 from fedl2g.runs.checkpoint import restore_checkpoint
 from fedl2g.runs.directory import RunDirectory
@@ -55,13 +56,33 @@ def run(experiment: Experiment, out: Path | str | None = None, observers: Sequen
         return _execute(directory, site, observers)
 
 
-def resume(path: Path | str, observers: Sequence[Observer] = (), execution: dict[str, object] | None = None) -> RunResult:
-    """Continue a run from its last checkpoint to the same numbers as if it had never stopped."""
+def resume(
+    path: Path | str,
+    observers: Sequence[Observer] = (),
+    *,
+    execution: Mapping[str, object] | None = None,
+    trust: bool = False,
+) -> RunResult:
+    """Continue a run from its last checkpoint to the same numbers as if it had never stopped.
+
+    A run whose models or data are Python functions names them in its own file: they are imported if you `trust` it.
+    """
     directory = RunDirectory.open(Path(path))
     experiment = directory.experiment()
+    if not trust and (code := named_code(experiment)):
+        raise SettingError(
+            f"{path} names code to import ({', '.join(code)}); if it is your own run, or you trust who made it, resume "
+            "it with --trust"
+        )
     if execution:
         experiment = Experiment(**{**dict(experiment), "execution": {**dict(experiment.execution), **execution}})
     return _continue(directory, experiment, observers)
+
+
+def named_code(experiment: Experiment) -> list[str]:
+    """The Python functions that an experiment names, as models or as its dataset."""
+    functions = [name for name in experiment.architectures if is_factory(name)]
+    return functions + ([experiment.dataset] if is_factory(experiment.dataset) else [])
 
 
 def default_directory(experiment: Experiment) -> Path:

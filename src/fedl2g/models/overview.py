@@ -1,0 +1,34 @@
+"""What there is to know about an architecture before choosing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fedl2g.models.build import build_model
+from fedl2g.models.calibration import step_seconds
+from fedl2g.models.split import FeaturePool, SplitModel
+
+
+def describe_model(name: str, *, classes: int, image_size: int, measure: bool = True) -> dict[str, Any]:
+    """Parameters, width of the features before they are pooled, and (if asked for) the measured time of a step."""
+    shape = (3, image_size, image_size)
+    with torch.device("meta"):
+        model = build_model(name, classes=classes, image_shape=shape)
+    return {
+        "name": name,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "feature_width": _feature_width(model, shape),
+        "step_seconds": step_seconds(name, classes=classes, image_shape=shape) if measure else None,
+    }
+
+
+def _feature_width(model: SplitModel, shape: tuple[int, int, int]) -> int:
+    """The width that arrives at the pooling; that of the features when nothing is pooled."""
+    widths: list[int] = []
+    for module in model.modules():
+        if isinstance(module, FeaturePool):
+            module.register_forward_pre_hook(lambda _, inputs: widths.append(inputs[0].shape[-1]))
+    features, _ = model.eval()(torch.empty(2, *shape, device="meta"))
+    return widths[0] if widths else int(features.shape[1])

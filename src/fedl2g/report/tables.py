@@ -1,0 +1,102 @@
+"""Tables for the terminal: the result of a run, a comparison of methods, a list of runs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from fedl2g.records import RunResult
+
+
+def comparison_table(results: Mapping[str, Sequence[RunResult]]) -> Table:
+    """A row per method: mean and standard deviation over the seeds; the best accuracy stands out."""
+    rows = {label: aggregate(found) for label, found in results.items() if found}
+    top = max((row["best_accuracy"][0] for row in rows.values()), default=0.0)
+    table = Table(title="Test accuracy in % (pooled over clients), mean ± std over seeds")
+    table.add_column("method")
+    for column in ("best", "last", "mean client", "at round", "up MB", "down MB", "client s", "server s", "seeds"):
+        table.add_column(column, justify="right")
+    for label, row in rows.items():
+        best = _percent(*row["best_accuracy"])
+        table.add_row(
+            label,
+            f"[bold]{best}[/bold]" if row["best_accuracy"][0] == top else best,
+            _percent(*row["last_accuracy"]),
+            _percent(*row["mean_client_accuracy"]),
+            f"{row['best_round'][0]:.0f}",
+            f"{row['up_mb_per_round'][0]:.3f}",
+            f"{row['down_mb_per_round'][0]:.3f}",
+            f"{row['client_seconds_per_round'][0]:.2f}",
+            f"{row['server_seconds_per_round'][0]:.3f}",
+            str(len(results[label])) + _unusual(results[label]),
+        )
+    table.caption = "MB and seconds are per round, summed over participants; 'at round' is where the best was reached"
+    return table
+
+
+def aggregate(results: Sequence[RunResult]) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation over seeds of every number of a result."""
+    numbers: dict[str, tuple[float, float]] = {}
+    for name in (
+        "best_accuracy",
+        "last_accuracy",
+        "mean_client_accuracy",
+        "best_round",
+        "up_mb_per_round",
+        "down_mb_per_round",
+        "client_seconds_per_round",
+        "server_seconds_per_round",
+    ):
+        values = [float(getattr(result, name)) for result in results]
+        numbers[name] = (statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+    return numbers
+
+
+def result_table(result: RunResult) -> Table:
+    """One run's result, a line per number."""
+    table = Table(show_header=False, box=None)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in {
+        "method": result.method,
+        "rounds": f"{result.rounds} ({result.status})",
+        "best accuracy": f"{result.best_accuracy:.2%} (round {result.best_round})",
+        "last accuracy": f"{result.last_accuracy:.2%}",
+        "client accuracy": f"{result.mean_client_accuracy:.2%} ± {result.std_client_accuracy:.2%} (best round)",
+        **{f"{name} accuracy": f"{value:.2%} (best round)" for name, value in result.other_accuracies.items()},
+        "per round": f"{result.up_mb_per_round:.3f} MB up, {result.down_mb_per_round:.3f} MB down",
+        "time per round": f"clients {result.client_seconds_per_round:.2f} s in all, server "
+        f"{result.server_seconds_per_round:.3f} s",
+        "run": result.run,
+    }.items():
+        table.add_row(name, value)
+    return table
+
+
+def runs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The runs below a folder."""
+    table = Table()
+    for column in ("run", "method", "dataset", "partition", "models", "clients", "seed", "rounds", "best", "status"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        best = "" if row["best_accuracy"] is None else f"{row['best_accuracy']:.2%}"
+        table.add_row(
+            *(str(row[name]) for name in ("run", "method", "dataset", "partition", "models", "clients")),
+            str(row["seed"]),
+            f"{row['rounds_done']}/{row['rounds']}",
+            best,
+            row["status"],
+        )
+    return table
+
+
+def _percent(mean: float, std: float) -> str:
+    return f"{100 * mean:.2f} ± {100 * std:.2f}"
+
+
+def _unusual(results: Sequence[RunResult]) -> str:
+    diverged = [result for result in results if result.status == "diverged"]
+    return f" ({len(diverged)} diverged, round {diverged[0].rounds + 1})" if diverged else ""

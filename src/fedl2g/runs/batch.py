@@ -1,0 +1,57 @@
+"""Several runs as one piece of work: resumable as a whole, in this process or several at a time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from fedl2g.errors import FedL2GError
+from fedl2g.experiment import Experiment
+from fedl2g.federation import Observer
+from fedl2g.plugins import loaded_plugins
+from fedl2g.records import RunResult
+from fedl2g.runs.runner import run
+
+
+def run_all(
+    experiments: Mapping[Path, Experiment], *, jobs: int = 1, watch: Callable[[Path], list[Observer]] | None = None
+) -> Iterator[tuple[Path, RunResult]]:
+    """Run experiments in their directories; those that are over are not run again.
+
+    With one job they run here, each watched by the observers that `watch` makes for it; with more, each in a process of
+    its own.
+    """
+    if jobs == 1:
+        for path, experiment in experiments.items():
+            yield path, run(experiment, path, watch(path) if watch else ())
+        return
+    with ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(_run_apart, path, experiment): path for path, experiment in experiments.items()}
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _run_apart(path: Path, experiment: Experiment) -> RunResult:
+    with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
+        file.write(experiment.to_toml())
+        file.flush()
+        plugins = [argument for plugin in loaded_plugins() for argument in ("--plugin", plugin)]
+        done = subprocess.run(
+            [sys.executable, "-m", "fedl2g", "run", file.name, "--out", str(path), "--json", "--quiet", *plugins],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise FedL2GError(f"the run in {path} failed: {done.stderr.strip().splitlines()[-1] if done.stderr else ''}")
+    return RunResult(**json.loads(done.stdout.splitlines()[-1]))

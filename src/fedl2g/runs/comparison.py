@@ -1,0 +1,114 @@
+"""A comparison: several methods and seeds on the same partitions and initial models, in one folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedl2g.errors import RunError, SettingError
+from fedl2g.experiment import Experiment, overlay, parse_override
+from fedl2g.methods.registry import get_method
+from fedl2g.records import RunResult
+from fedl2g.runs.directory import RunDirectory, write_atomically
+
+
+class Comparison:
+    """The planned runs of a comparison and what they came to."""
+
+    def __init__(self, directory: Path, experiments: dict[Path, Experiment], labels: dict[Path, str]) -> None:
+        self.directory = directory
+        self.experiments = experiments
+        self.labels = labels
+        self.results: dict[str, list[RunResult]] = {label: [] for label in dict.fromkeys(labels.values())}
+
+    @classmethod
+    def plan(
+        cls,
+        file: Path | None,
+        overrides: Mapping[str, Any],
+        methods: Sequence[str],
+        seeds: int,
+        out: Path | None = None,
+    ) -> Comparison:
+        """Lay out the runs. A method is a name, or a name with options: "fedl2g-f:server_lr=0:warmup_rounds=10".
+
+        Settings of the form method.NAME go to every method of the comparison that has such an option.
+        """
+        common = {key: value for key, value in overrides.items() if not key.startswith("method")}
+        shared = {key: value for key, value in overrides.items() if key.startswith("method.")}
+        used: set[str] = set()
+        planned: dict[str, Experiment] = {}
+        labels: dict[str, str] = {}
+        # Seed by seed, so that a comparison that is stopped half-way has compared all methods on some seeds.
+        for number, text in product(range(seeds), methods):
+            name, *options = text.strip().split(":")
+            known = get_method(name).options.model_fields
+            own = {key: value for key, value in shared.items() if key.removeprefix("method.") in known}
+            used |= own.keys()
+            own |= {f"method.{key}": value for key, value in map(parse_override, options)}
+            base = _settings(file, {**common, "method": name, **own})
+            experiment = Experiment(**{**base, "seed": base.get("seed", 0) + number})
+            label = text.strip()
+            folder = f"{label.replace(':', '+')}-s{experiment.seed}"
+            planned[folder], labels[folder] = experiment, label
+        if unused := sorted(shared.keys() - used):
+            raise SettingError(
+                f"unknown setting {unused[0]!r}: none of the methods {', '.join(methods)} has that option"
+            )
+        prints = "".join(experiment.fingerprint for experiment in planned.values())
+        directory = out or Path("runs") / f"compare-{hashlib.sha256(prints.encode()).hexdigest()[:8]}"
+        if directory.exists() and not directory.is_dir():
+            raise RunError(f"{directory} is not a folder; choose another --out")
+        for folder, experiment in planned.items():
+            if (directory / folder / "run.json").is_file():
+                about = RunDirectory.open(directory / folder).about()
+                if about["fingerprint"] != experiment.fingerprint:
+                    raise RunError(f"{directory / folder} holds another experiment; choose another --out")
+        return cls(
+            directory,
+            {directory / folder: experiment for folder, experiment in planned.items()},
+            {directory / folder: label for folder, label in labels.items()},
+        )
+
+    def add(self, path: Path, result: RunResult) -> None:
+        """Take in the result of one run."""
+        self.results[self.labels[path]].append(result)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The comparison as plain values: per method the mean, the standard deviation and every run."""
+        from fedl2g.report.tables import aggregate
+
+        return {
+            "directory": str(self.directory),
+            "methods": {
+                label: {
+                    **{name: {"mean": mean, "std": std} for name, (mean, std) in aggregate(found).items()},
+                    "runs": [result.to_dict() for result in sorted(found, key=lambda result: result.seed)],
+                }
+                for label, found in self.results.items()
+                if found
+            },
+        }
+
+    def write(self) -> Path:
+        """Write comparison.json and the curves; the figure's path."""
+        from fedl2g.report.figures import draw_curves
+
+        write_atomically(self.directory / "comparison.json", json.dumps(self.to_dict(), indent=2))
+        histories: dict[str, list[Any]] = {}
+        for path, label in self.labels.items():
+            histories.setdefault(label, []).append(RunDirectory(path).history())
+        return draw_curves(histories, self.directory / "curves.png")
+
+
+def _settings(file: Path | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    if file is None:
+        return overlay({}, overrides)
+    experiment = Experiment.from_file(file)
+    same_method = experiment.method.name == overrides["method"]
+    settings = experiment.model_dump(mode="json", exclude_none=True, exclude=None if same_method else {"method"})
+    return overlay(settings, overrides)
