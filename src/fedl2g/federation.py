@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fedl2g import rng
-from fedl2g.engines.base import Engine, Evaluation
+from fedl2g.engines.base import Absence, Engine, Evaluation
 from fedl2g.errors import Diverged, PayloadError
 from fedl2g.methods.base import Reply, ServerHalf
 from fedl2g.payload import Payload, nbytes
@@ -78,11 +78,12 @@ class Federation:
         broadcast = self._broadcast(round)
         record.server_seconds = time.perf_counter() - started
         record.down_bytes = nbytes(broadcast) * len(record.participants)
-        accepted = [
-            reply
-            for reply in self.engine.train(round, record.participants, broadcast)
-            if self._accept(reply, record)
-        ]
+        accepted = []
+        for answer in self.engine.train(round, record.participants, broadcast):
+            if isinstance(answer, Absence):
+                (record.refused if answer.refused else record.missing)[answer.client] = answer.reason
+            elif self._accept(answer, record):
+                accepted.append(answer)
         if not accepted and record.refused:
             raise Diverged(f"round {round}: no reply could be used ({next(iter(record.refused.values()))})")
         accepted.sort(key=lambda reply: reply.client)  # sums of floats depend on the order
@@ -143,7 +144,9 @@ class Federation:
         self._sent = None
 
 
-def _accuracy(evaluations: Sequence[Evaluation]) -> Accuracy:
+def _accuracy(evaluations: Sequence[Evaluation]) -> Accuracy | None:
+    if not evaluations:
+        return None  # no client could be reached
     samples = sum(e.samples for e in evaluations)
     clients = {e.client: e.correct / e.samples for e in evaluations}
     others = dict.fromkeys(name for e in evaluations for name in e.others)
@@ -154,4 +157,3 @@ def _accuracy(evaluations: Sequence[Evaluation]) -> Accuracy:
         clients=clients,
         others={name: sum(e.others.get(name, 0) for e in evaluations) / samples for name in others},
     )
-

@@ -25,6 +25,15 @@ class Evaluation:
     others: dict[str, int]  # correct predictions of a method's further predictors, by name
 
 
+@dataclass(frozen=True)
+class Absence:
+    """In place of a reply: why a participant's answer did not arrive in time, or was refused on arrival."""
+
+    client: int
+    reason: str
+    refused: bool = False
+
+
 class WorkerLost(FedL2GError):
     """A process that held clients is gone; the run goes on from its last checkpoint after `Engine.revive`."""
 
@@ -32,11 +41,11 @@ class WorkerLost(FedL2GError):
 class Engine(Protocol):
     """Where clients live and how payloads reach them."""
 
-    def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply]:
+    def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply | Absence]:
         """Train the participants; replies come in any order."""
 
     def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation]:
-        """Evaluate clients on their own test sets, ordered as asked."""
+        """Evaluate clients on their own test sets, ordered as asked, without those that cannot be reached."""
 
     def save(self, directory: Path) -> None:
         """Write the state of every client that has changed since it was built into the directory."""
@@ -58,4 +67,11 @@ def open_engine(site: Site) -> Engine:
 
     if site.experiment.execution.engine == "workers":
         return WorkersEngine(site)
+    if site.experiment.execution.engine == "flower":
+        from fedl2g.engines.flower import require_flower
+
+        require_flower()
+        from fedl2g.engines.flower.simulation import open_simulation
+
+        return open_simulation(site)
     return InlineEngine(site)

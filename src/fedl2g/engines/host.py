@@ -129,11 +129,14 @@ class Host:
     def save(self, directory: Path) -> None:
         """Write each changed client's state into a file of its own."""
         for client in sorted(self._changed):
-            half = self._halves[client]
-            state = dict(half.model.state_dict())
-            state |= {_METHOD + name: tensor for name, tensor in half.state_dict().items()}
-            tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
-            safetensors.torch.save_file(tensors, client_file(directory, client))
+            safetensors.torch.save_file(self.state(client), client_file(directory, client))
+
+    def state(self, client: int) -> dict[str, Tensor]:
+        """A copy of all that changes over rounds on one client: its network and the method's private tensors."""
+        half = self.half(client)
+        state = dict(half.model.state_dict())
+        state |= {_METHOD + name: tensor for name, tensor in half.state_dict().items()}
+        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
 
     def restore(self, directory: Path | None) -> None:
         """Forget every client's state and take the one in the directory, where there is one."""
@@ -145,15 +148,15 @@ class Host:
         for path in directory.glob("client-*.safetensors"):
             client = int(path.stem.removeprefix("client-"))
             if self.holds(client):
-                self._load(client, path)
+                self.load_state(client, safetensors.torch.load_file(path))
 
     def holds(self, client: int) -> bool:
         """Whether a client of that number lives in this process."""
         return True
 
-    def _load(self, client: int, path: Path) -> None:
+    def load_state(self, client: int, state: dict[str, Tensor]) -> None:
+        """Bring one client to a state that `state` gave."""
         half = self.half(client)
-        state = safetensors.torch.load_file(path)
         private = {name.removeprefix(_METHOD): state.pop(name) for name in list(state) if name.startswith(_METHOD)}
         half.model.load_state_dict(state)
         half.load_state_dict(private)

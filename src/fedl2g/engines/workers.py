@@ -156,7 +156,9 @@ class WorkersEngine:
         except subprocess.TimeoutExpired:
             code = None
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        return WorkerLost(f"worker {worker.number} (process {worker.process.pid}, {len(worker.clients)} clients) died: {how}")
+        return WorkerLost(
+            f"worker {worker.number} (process {worker.process.pid}, {len(worker.clients)} clients) died: {how}"
+        )
 
 
 def balance(costs: Sequence[float], workers: int) -> list[list[int]]:

@@ -1,0 +1,60 @@
+"""A node: the place where one client lives. Answers the server's requests with a host and the store on its own disk."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedl2g.engines.base import Evaluation
+from fedl2g.engines.flower.messages import Request
+from fedl2g.engines.flower.store import Generation, Store
+from fedl2g.engines.host import Host, Site, one_thread
+from fedl2g.methods.base import Reply
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One client, its data and its store; nothing is kept in memory from one request to the next."""
+
+    client: int
+    site: Site
+    device: torch.device
+    root: Path  # of the store
+
+    def train(self, request: Request) -> Reply:
+        """Train in a round, once: a repeated request gets the answer it got before."""
+        store = self._store(request)
+        with store.lock(), one_thread():
+            if request.round in store.rounds():
+                done = store.read(request.round)
+                if done.reply is not None and done.request == request.digest:
+                    _log.info(
+                        "client %d: round %d was trained already, answered from the store", self.client, request.round
+                    )
+                    return done.reply
+            host = self._host(store.before(request.round))
+            reply = host.train(self.client, request.round, request.payload)
+            store.write(Generation(request.round, host.state(self.client), reply, request.digest))
+            return reply
+
+    def evaluate(self, request: Request) -> Evaluation:
+        """Evaluate the model as it was after the request's round."""
+        store = self._store(request)
+        with store.lock(), one_thread():
+            host = self._host(store.before(request.round + 1))
+        with one_thread():
+            return host.evaluate(self.client, request.payload)
+
+    def _store(self, request: Request) -> Store:
+        return Store(self.root, request.run, request.experiment.fingerprint, self.client)
+
+    def _host(self, start: Generation | None) -> Host:
+        host = Host(self.site, self.device)
+        if start is not None:
+            host.load_state(self.client, dict(start.state))
+        return host
