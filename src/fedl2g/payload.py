@@ -60,9 +60,10 @@ def mean_by_class(payloads: Iterable[Payload]) -> tuple[Tensor, Tensor]:
         raise ValueError("mean_by_class needs at least one payload")
     ids, positions = torch.unique(torch.cat([p["ids"] for p in sent]), return_inverse=True)
     rows = torch.cat([p["rows"] for p in sent])
-    total = rows.new_zeros(len(ids), rows.shape[1]).index_add_(0, positions, rows)
-    counts = torch.bincount(positions, minlength=len(ids)).to(rows.dtype)
-    return ids, total / counts[:, None]
+    # In float64: the sum of huge but finite rows, which may come from anybody, must not become infinite.
+    total = torch.zeros(len(ids), rows.shape[1], dtype=torch.float64).index_add_(0, positions, rows.double())
+    counts = torch.bincount(positions, minlength=len(ids)).double()
+    return ids, (total / counts[:, None]).to(rows.dtype)
 
 
 def mean_payload(payloads: Sequence[Payload], weights: Sequence[float] | None = None) -> Payload:

@@ -24,9 +24,11 @@ class Update:
     def step(self) -> None:
         """Move the parameters against their gradients and forget the gradients."""
         moving: list[Tensor] = [p for p in self.parameters if p.grad is not None]
+        if not moving:
+            return
         gradients = [p.grad for p in moving if p.grad is not None]
         with torch.no_grad():
-            if math.isinf(self.clip) or not moving:
+            if math.isinf(self.clip):
                 torch._foreach_add_(moving, gradients, alpha=-self.lr)
             else:
                 norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))

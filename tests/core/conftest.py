@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.host import Site
@@ -114,3 +119,35 @@ def guide_of() -> Callable[[Path], torch.Tensor]:
         return safetensors.torch.load_file(newest / "server.safetensors")["guide"]
 
     return read
+
+
+@contextmanager
+def untracked(model: nn.Module) -> Iterator[None]:
+    """Batch statistics alone, by the simplest means: a model whose BatchNorms have no running statistics."""
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    kept = [(m.running_mean, m.running_var, m.num_batches_tracked) for m in norms]
+    for m in norms:
+        m.running_mean = m.running_var = m.num_batches_tracked = None
+    yield
+    for m, (m.running_mean, m.running_var, m.num_batches_tracked) in zip(norms, kept, strict=True):
+        pass
+
+
+def _double_backward(model: nn.Module, study: Any, quiz: Any, guide: Tensor, lr: float, space: str) -> Tensor:
+    """dq/dG straight from the definition, through the graph of the pseudo-step."""
+    with torch.random.fork_rng(devices=[]), untracked(model), sdpa_kernel(SDPBackend.MATH):
+        guide = guide.clone().requires_grad_()
+        parameters = dict(model.named_parameters())
+        features, logits = model(study[0])
+        z = features if space == "features" else logits
+        objective = F.cross_entropy(logits, study[1]) + ((z - guide[study[1]]) ** 2).sum() / z.numel()
+        gradients = torch.autograd.grad(objective, list(parameters.values()), create_graph=True)
+        moved = {name: p - lr * g for (name, p), g in zip(parameters.items(), gradients, strict=True)}
+        quiz_loss = F.cross_entropy(functional_call(model, moved, (quiz[0],))[1], quiz[1])
+        return torch.autograd.grad(quiz_loss, guide)[0]
+
+
+@pytest.fixture(scope="session", name="double_backward")
+def double_backward_fixture() -> Callable[..., Tensor]:
+    """The independent, slow reference of the guiding gradient."""
+    return _double_backward

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torchvision.models import VisionTransformer
 
 from fedl2g import guiding_gradient
@@ -22,6 +19,8 @@ from fedl2g.models.split import FeaturePool
 
 CLASSES, WIDTH, LR = 7, 32, 0.05
 SHAPE = (3, 16, 16)
+
+Reference = Callable[..., Tensor]
 
 
 def built(name: str) -> SplitModel:
@@ -85,32 +84,6 @@ def problem(name: str, space: str, dtype: torch.dtype = torch.float64) -> dict[s
     return {"model": model, "study": study, "quiz": quiz, "guide": guide, "lr": LR, "space": space}
 
 
-@contextmanager
-def untracked(model: nn.Module) -> Iterator[None]:
-    """Batch statistics alone, by the simplest means: a model whose BatchNorms have no running statistics."""
-    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
-    kept = [(m.running_mean, m.running_var, m.num_batches_tracked) for m in norms]
-    for m in norms:
-        m.running_mean = m.running_var = m.num_batches_tracked = None
-    yield
-    for m, (m.running_mean, m.running_var, m.num_batches_tracked) in zip(norms, kept, strict=True):
-        pass
-
-
-def double_backward(model: nn.Module, study: Any, quiz: Any, guide: Tensor, lr: float, space: str) -> Tensor:
-    """dq/dG straight from the definition, through the graph of the pseudo-step."""
-    with torch.random.fork_rng(devices=[]), untracked(model), sdpa_kernel(SDPBackend.MATH):
-        guide = guide.clone().requires_grad_()
-        parameters = dict(model.named_parameters())
-        features, logits = model(study[0])
-        z = features if space == "features" else logits
-        objective = F.cross_entropy(logits, study[1]) + ((z - guide[study[1]]) ** 2).sum() / z.numel()
-        gradients = torch.autograd.grad(objective, list(parameters.values()), create_graph=True)
-        moved = {name: p - lr * g for (name, p), g in zip(parameters.items(), gradients, strict=True)}
-        quiz_loss = F.cross_entropy(functional_call(model, moved, (quiz[0],))[1], quiz[1])
-        return torch.autograd.grad(quiz_loss, guide)[0]
-
-
 def scattered(ids: Tensor, rows: Tensor, guide: Tensor) -> Tensor:
     whole = torch.zeros_like(guide)
     whole[ids] = rows
@@ -119,7 +92,7 @@ def scattered(ids: Tensor, rows: Tensor, guide: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("space", ["logits", "features"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_equals_the_double_backward(name: str, space: str) -> None:
+def test_equals_the_double_backward(name: str, space: str, double_backward: Reference) -> None:
     given = problem(name, space)
     expected = double_backward(**given)
     ids, rows = guiding_gradient(**given)
@@ -176,7 +149,7 @@ def test_features_that_no_parameter_moves_get_zero_rows() -> None:
     assert torch.equal(rows, torch.zeros(4, WIDTH, dtype=torch.float64))
 
 
-def test_frozen_parameters_do_not_take_part() -> None:
+def test_frozen_parameters_do_not_take_part(double_backward: Reference) -> None:
     given = problem("small_cnn", "logits")
     model = given["model"]
     for p in model.extractor.parameters():
@@ -312,7 +285,7 @@ def peak_of_saved_bytes(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("name", ["small_cnn", "small_resnet", "small_googlenet"])
-def test_keeps_no_more_than_a_plain_training_step_does(name: str) -> None:
+def test_keeps_no_more_than_a_plain_training_step_does(name: str, double_backward: Reference) -> None:
     given = problem(name, "features", torch.float32)
     model, (x, y) = given["model"], given["study"]
 

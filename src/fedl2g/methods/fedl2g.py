@@ -81,9 +81,9 @@ class FedL2GServer(ServerHalf[FedL2GOptions]):
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
         ids, rows = mean_by_class(reply.payload for reply in replies)
-        rows = rows * min(1.0, CLIP / (float(torch.linalg.vector_norm(rows)) + 1e-6))
+        rows = rows * min(1.0, CLIP / (_norm(rows) + 1e-6))
         self.guide[ids] -= self.options.server_lr * rows
-        self.step = self.options.server_lr * float(torch.linalg.vector_norm(rows))
+        self.step = self.options.server_lr * _norm(rows)
         self.distance += self.step
 
     def metrics(self) -> dict[str, float]:
@@ -94,6 +94,10 @@ class FedL2GServer(ServerHalf[FedL2GOptions]):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.guide, self.distance = state["guide"].clone(), state["distance"].clone()
+
+
+def _norm(rows: Tensor) -> float:
+    return float(torch.linalg.vector_norm(rows, dtype=torch.float64))
 
 
 def initial_guide(options: FedL2GOptions, task: Task) -> Tensor:
