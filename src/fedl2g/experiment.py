@@ -28,6 +28,7 @@ from fedl2g.errors import SettingError, nearest
 from fedl2g.methods.options import Options
 from fedl2g.methods.registry import get_method
 from fedl2g.models.catalog import has_equal_heads, resolve_models
+from fedl2g.privacy.settings import Noise
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?(,cuda:\d+)*")
 
@@ -93,6 +94,9 @@ class Experiment(BaseModel):
     evaluate_every: int = Field(1, ge=1, description="Rounds between evaluations of all clients.")
     precision: Literal["float32", "float64"] = Field("float32", description="Number format of models and payloads.")
     device: str = Field("cpu", description="auto, cpu, mps, cuda, or a list such as cuda:0,cuda:1.")
+    noise: Noise = Field(
+        default_factory=Noise, description="The paper's noise on uploads (no privacy guarantee); off by default."
+    )
     execution: Execution = Field(default_factory=Execution, description="How the run is carried out.")
 
     def __init__(self, **settings: Any) -> None:
@@ -147,12 +151,16 @@ class Experiment(BaseModel):
     @property
     def fingerprint(self) -> str:
         """A name for exactly these numbers: equal for experiments that give equal results."""
-        settings = self.model_dump(mode="json", exclude={"execution"})
+        settings = self.model_dump(mode="json", exclude={"execution", *self._untouched()})
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     def to_toml(self) -> str:
         """The experiment as a TOML document that `from_toml` reads back to an equal experiment."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True, exclude=self._untouched()))
+
+    def _untouched(self) -> set[str]:
+        """The tables that came later and are off here: leaving them out keeps the names of earlier experiments."""
+        return {name for name, table in _OPTIONAL_TABLES.items() if getattr(self, name) == table()}
 
     @classmethod
     def from_toml(
@@ -174,6 +182,9 @@ class Experiment(BaseModel):
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise SettingError(f"cannot read the experiment file {path}: {reason}") from error
         return cls.from_toml(text, overrides, source=str(path))
+
+
+_OPTIONAL_TABLES: dict[str, type[BaseModel]] = {"noise": Noise}
 
 
 def overlay(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,8 +250,9 @@ def documented_fields() -> Iterable[tuple[str, str]]:
 
     for name, field in Experiment.model_fields.items():
         yield name, _describe(field, "fedl2g-f" if name == "method" else None)
-    for name, field in Execution.model_fields.items():
-        yield f"execution.{name}", _describe(field)
+    for table, model in {**_OPTIONAL_TABLES, "execution": Execution}.items():
+        for name, field in model.model_fields.items():
+            yield f"{table}.{name}", _describe(field)
     seen: dict[str, str] = {}
     for method in method_names():
         for name, field in get_method(method).options.model_fields.items():

@@ -21,6 +21,7 @@ from fedl2g.experiment import Experiment
 from fedl2g.methods.base import ClientHalf, Reply, Report
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
+from fedl2g.privacy.noise import add_noise
 from fedl2g.training import ImageView
 
 EVALUATION_BATCH = 250
@@ -102,7 +103,8 @@ class Host:
             self._changed.add(client)
             self._evaluations.pop(client, None)
         report = Report(len(half.client.train_set), log.steps, log.cross_entropy, seconds)
-        return Reply(client, {name: t.detach().cpu() for name, t in upload.items()}, report)
+        upload = {name: t.detach().cpu() for name, t in upload.items()}
+        return Reply(client, add_noise(upload, self.site.experiment.noise, self.task.seed, client, round), report)
 
     def evaluate(self, client: int, payload: Payload) -> Evaluation:
         """One client's predictions on its own test set; a model that has not moved is not evaluated again."""
