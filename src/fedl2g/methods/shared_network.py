@@ -16,12 +16,13 @@ from fedl2g.payload import Payload, Specification, mean_payload, tensors_spec
 
 
 class SharedNetwork:
-    """A network with the payload that it is sent as."""
+    """A network, the payload that it is sent as, and what that must look like when it arrives (`expected`)."""
 
     def __init__(self, network: nn.Module) -> None:
         self.network = network
         state = network.state_dict()
         self._counters = {name: t.clone() for name, t in state.items() if not t.is_floating_point()}
+        self.expected = tensors_spec({name: t for name, t in state.items() if name not in self._counters})
 
     def pack(self) -> Payload:
         """A copy of what travels, on the CPU."""
@@ -32,10 +33,6 @@ class SharedNetwork:
         """Become the network that arrived."""
         self.network.load_state_dict({**self._counters, **payload})
 
-    def expected(self) -> Specification:
-        """What the network must look like when it arrives."""
-        return tensors_spec(self.pack())
-
 
 class SharedNetworkServer(ServerHalf[OptionsT]):
     """Sends the shared network, and takes the mean of those that come back."""
@@ -43,7 +40,6 @@ class SharedNetworkServer(ServerHalf[OptionsT]):
     def __init__(self, options: OptionsT, task: Task) -> None:
         super().__init__(options, task)
         self.shared = SharedNetwork(self.initial_network())
-        self._expected = self.shared.expected()
 
     def initial_network(self) -> nn.Module:
         """The network before the first round; the auxiliary model unless a method says otherwise."""
@@ -53,7 +49,7 @@ class SharedNetworkServer(ServerHalf[OptionsT]):
         return self.shared.pack()
 
     def expected(self) -> Specification:
-        return self._expected
+        return self.shared.expected
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
         self.shared.load(mean_payload([reply.payload for reply in replies]))
@@ -81,7 +77,7 @@ class AuxiliaryClient(ClientHalf[OptionsT]):
         self.shared = SharedNetwork(self.auxiliary)
 
     def expected(self) -> Specification:
-        return self.shared.expected()
+        return self.shared.expected
 
 
 class SharedHeadClient(ClientHalf[OptionsT]):
@@ -94,13 +90,14 @@ class SharedHeadClient(ClientHalf[OptionsT]):
         self.shared = SharedNetwork(self.model.head)
 
     def expected(self) -> Specification:
-        return self.shared.expected()
+        return self.shared.expected
 
     def check(self, payload: Payload) -> None:
-        own, global_ = ({name: tuple(t.shape) for name, t in p.items()} for p in (self.shared.pack(), payload))
-        if own != global_:
+        own = {name: spec.shape for name, spec in self.expected().items()}
+        shared = {name: tuple(tensor.shape) for name, tensor in payload.items()}
+        if own != shared:
             raise SettingError(
-                f"client {self.client.id} cannot share its head {own} with the others, whose head is {global_}; "
+                f"client {self.client.id} cannot share its head {own} with the others, whose head is {shared}; "
                 f"{self.options.name} needs the same head on every client: choose other models or another method"
             )
         super().check(payload)
