@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedl2g.data import Dataset, load_dataset, make_partition
-from fedl2g.engines import WorkerLost, open_engine
+from fedl2g.engines import Engine, WorkerLost, open_engine
 from fedl2g.engines.host import Site
 from fedl2g.errors import Diverged, FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment
@@ -54,6 +54,21 @@ def run(experiment: Experiment, out: Path | str | None = None, observers: Sequen
     directory = RunDirectory.create(path, experiment, dataset, partition)
     with directory.lock():
         return _execute(directory, site, observers)
+
+
+def run_site(
+    site: Site, path: Path, open_clients: Callable[[Site], Engine], observers: Sequence[Observer] = ()
+) -> RunResult:
+    """Run, or continue, an experiment whose clients live elsewhere: the caller says what is known of them and how they
+    are reached."""
+    if (path / "run.json").is_file():
+        directory = RunDirectory.open(path)
+        if directory.about()["fingerprint"] != site.experiment.fingerprint:
+            raise RunError(f"{path} holds another experiment; choose another directory")
+    else:
+        directory = RunDirectory.create(path, site.experiment, site.dataset, site.partition)
+    with directory.lock():
+        return directory.result() or _execute(directory, site, observers, open_clients)
 
 
 def resume(
@@ -111,7 +126,12 @@ def _dataset(experiment: Experiment) -> Dataset:
     return load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
 
 
-def _execute(directory: RunDirectory, site: Site, observers: Sequence[Observer]) -> RunResult:
+def _execute(
+    directory: RunDirectory,
+    site: Site,
+    observers: Sequence[Observer],
+    open_clients: Callable[[Site], Engine] = open_engine,
+) -> RunResult:
     experiment = site.experiment
     interrupt = StopOnInterrupt()
     checkpointer = Checkpointer(directory, experiment.execution.checkpoint_every)
@@ -123,7 +143,7 @@ def _execute(directory: RunDirectory, site: Site, observers: Sequence[Observer])
         *observers,
     ]
     server = get_method(experiment.method.name).server(experiment.method, site.task)
-    engine = open_engine(site)
+    engine = open_clients(site)
     federation = Federation(experiment, server, engine, watching)
     status: Status = "finished"
     try:

@@ -41,7 +41,7 @@ class Patience:
 
     def pause(self, failures: int) -> float:
         """Seconds to wait after so many failures."""
-        return min(self.longest_pause, self.first_pause * 2 ** min(failures - 1, 16))
+        return min(self.longest_pause, self.first_pause * 2.0 ** min(failures - 1, 16))
 
 
 class GridEngine:
@@ -150,7 +150,9 @@ class GridEngine:
                     continue
                 except PayloadError as error:
                     self.refused["reply"] += 1
-                    _log.warning("%s, round %d: the reply of client %d is refused: %s", kind, request.round, client, error)
+                    _log.warning(
+                        "%s, round %d: the reply of client %d is refused: %s", kind, request.round, client, error
+                    )
                     yield Absence(client, str(error), refused=True)
                     continue
                 good += 1
@@ -162,7 +164,9 @@ class GridEngine:
                 if good >= minimum or execution.below_minimum != "wait":
                     break
                 if not late:
-                    _log.warning("round %d: %d of %d replies at the deadline; waiting for more", request.round, good, minimum)
+                    _log.warning(
+                        "round %d: %d of %d replies at the deadline; waiting for more", request.round, good, minimum
+                    )
                 late = True
             if due or asked:
                 time.sleep(self.patience.poll_seconds)

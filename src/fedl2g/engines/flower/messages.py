@@ -172,7 +172,7 @@ def unpack_identity(records: RecordDict, clients: int) -> int:
 
 def _pack(payload: Payload) -> ArrayRecord:
     data = to_bytes(payload)
-    return ArrayRecord({"payload": Array("uint8", (len(data),), _SERIALISATION, data)})  # type: ignore[arg-type]
+    return ArrayRecord({"payload": Array("uint8", (len(data),), _SERIALISATION, data)})
 
 
 def _unpack(records: RecordDict, limit: int) -> Payload:

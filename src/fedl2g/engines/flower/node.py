@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fedl2g.engines.base import Evaluation
 from fedl2g.engines.flower.messages import Request
@@ -39,16 +40,24 @@ class Node:
                     return done.reply
             host = self._host(store.before(request.round))
             reply = host.train(self.client, request.round, request.payload)
-            store.write(Generation(request.round, host.state(self.client), reply, request.digest))
+            store.add(Generation(request.round, host.state(self.client), reply, request.digest))
             return reply
 
     def evaluate(self, request: Request) -> Evaluation:
         """Evaluate the model as it was after the request's round."""
         store = self._store(request)
         with store.lock(), one_thread():
-            host = self._host(store.before(request.round + 1))
-        with one_thread():
-            return host.evaluate(self.client, request.payload)
+            start = store.before(request.round + 1)
+            host = self._host(start)
+            evaluation = host.evaluate(self.client, request.payload)
+            if start is not None and host.half(self.client).predicts_with_broadcast:
+                self._keep_received(store, start, host.state(self.client))
+            return evaluation
+
+    def _keep_received(self, store: Store, start: Generation, state: dict[str, Tensor]) -> None:
+        """What the server sent for predictions (a shared head) belongs in the model file that the site ends with."""
+        if any(not torch.equal(state[name], tensor) for name, tensor in start.state.items()):
+            store.write(replace(start, state=state))
 
     def _store(self, request: Request) -> Store:
         return Store(self.root, request.run, request.experiment.fingerprint, self.client)

@@ -90,7 +90,7 @@ class Simulation:
         logging.getLogger("flwr").setLevel(logging.ERROR)
         server = ServerApp()
 
-        @server.main()  # type: ignore[untyped-decorator]
+        @server.main()
         def main(grid: Grid, context: Context) -> None:
             self._grids.put(grid)
             self._closing.wait()
@@ -181,9 +181,7 @@ def _introduce(message: Message, context: Context) -> Message:
     return Message(messages.pack_identity(int(context.node_config["partition-id"])), reply_to=message)
 
 
-def _answer(
-    serve: Callable[[Node, Request], RecordDict], root: Path, message: Message, context: Context
-) -> Message:
+def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: Message, context: Context) -> Message:
     try:
         request = messages.unpack_request(message.content, _LIMIT)
         site = _site(root / request.run)

@@ -88,8 +88,18 @@ class Store:
             )
         return self.read(earlier[-1]) if earlier else None
 
-    def write(self, generation: Generation) -> None:
+    def add(self, generation: Generation) -> None:
         """Add a generation; later ones belong to a future that will not be, earlier ones go when two are there."""
+        self.write(generation)
+        kept = self.rounds()
+        for number in (
+            *(n for n in kept if n > generation.round),
+            *[n for n in kept if n <= generation.round][:-_KEPT],
+        ):
+            self._path(number).unlink(missing_ok=True)
+
+    def write(self, generation: Generation) -> None:
+        """Write or replace a generation."""
         report = None if generation.reply is None else asdict(generation.reply.report)
         about = {
             **self.tag,
@@ -113,12 +123,6 @@ class Store:
         except (OSError, safetensors.SafetensorError) as error:
             partial.unlink(missing_ok=True)
             raise RunError(f"cannot write {path}: {error}; what was there before is intact") from error
-        kept = self.rounds()
-        for number in (
-            *(n for n in kept if n > generation.round),
-            *[n for n in kept if n <= generation.round][:-_KEPT],
-        ):
-            self._path(number).unlink(missing_ok=True)
 
     def _path(self, round: int) -> Path:
         return self.directory / f"round-{round:06d}.safetensors"

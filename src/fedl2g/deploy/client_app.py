@@ -1,0 +1,70 @@
+"""The ClientApp of a deployment. A SuperNode starts a process for every message: torch is only loaded to train."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedl2g.deploy.site_file import SiteFile, read_site
+from fedl2g.errors import FedL2GError, SettingError
+
+app = ClientApp()
+_MB = 2**20
+
+
+def _site(context: Context) -> SiteFile:
+    path, client = context.node_config.get("site"), context.node_config.get("client-id")
+    if not isinstance(path, str) or not isinstance(client, int):
+        raise SettingError("start the SuperNode with --node-config 'client-id=0 site=\"/path/to/site.toml\"'")
+    file = read_site(Path(path))
+    if file.client_id != client:
+        raise SettingError(f"{path} is of client {file.client_id}, but the SuperNode was started as client {client}")
+    return file
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Which client lives here."""
+    # The classes of `messages` need torch's payloads: a node says who it is without waiting for them.
+    from flwr.app import ConfigRecord
+
+    try:
+        record = {"identity": ConfigRecord({"client": _site(context).client_id})}
+    except FedL2GError as error:
+        record = {"refusal": ConfigRecord({"kind": type(error).__name__, "message": str(error)})}
+    return Message(RecordDict(record), reply_to=message)  # type: ignore[arg-type]
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train in a round, or answer from the store."""
+    return _answer(message, context, training=True)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate on the site's own test set."""
+    return _answer(message, context, training=False)
+
+
+def _answer(message: Message, context: Context, *, training: bool) -> Message:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from fedl2g.deploy.own_site import make_node
+    from fedl2g.engines.flower import messages
+
+    logging.basicConfig(level=logging.INFO)
+    try:
+        file = _site(context)
+        request = messages.unpack_request(message.content, int(file.maximum_request_mb * _MB))
+        node = make_node(file, request)
+        if training:
+            records = messages.pack_reply(request.run, request.round, node.train(request))
+        else:
+            records = messages.pack_evaluation(request.run, request.round, node.evaluate(request))
+    except FedL2GError as error:
+        records = messages.pack_refusal(error)
+    return Message(records, reply_to=message)

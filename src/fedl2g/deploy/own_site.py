@@ -1,0 +1,91 @@
+"""The one client of a site: its data, numbered as the federation numbers its classes, its split and its model."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedl2g.data import Dataset, Partition, load_dataset, make_partition
+from fedl2g.data.user import is_function
+from fedl2g.deploy.site_file import SiteFile
+from fedl2g.engines.flower.messages import Request
+from fedl2g.engines.flower.node import Node
+from fedl2g.engines.host import Site, resolve_device
+from fedl2g.errors import DataError, SettingError, nearest
+from fedl2g.experiment import Experiment
+from fedl2g.models.catalog import is_factory
+
+
+@dataclass(frozen=True)
+class OwnSite(Site):
+    """A site whose only client has the model that the institution named."""
+
+    model: str
+
+    def architecture(self, client: int) -> str:
+        return self.model
+
+
+def make_node(file: SiteFile, request: Request) -> Node:
+    """The node that answers a request with this site's model and data."""
+    experiment = request.experiment
+    if is_factory(experiment.architectures[0]):
+        raise SettingError(f"the coordinator names code to import ({experiment.architectures[0]}): refused")
+    if file.client_id >= experiment.clients:
+        raise SettingError(f"this site is client {file.client_id}, but the federation has {experiment.clients}")
+    dataset = load_data(file, request.classes, request.image_shape)
+    return Node(file.client_id, own_site(file, experiment, dataset), resolve_device(file.device), file.path(file.store))
+
+
+def load_data(file: SiteFile, classes: tuple[str, ...], image_shape: tuple[int, int, int]) -> Dataset:
+    """The site's images, with labels numbered as the federation numbers its classes."""
+    file.use_code()
+    function = is_function(file.data) and not file.path(file.data).exists()
+    size = image_shape[1] if image_shape[1] == image_shape[2] else None
+    found = load_dataset(
+        file.data if function else str(file.path(file.data)), image_size=size, data_dir=file.path(file.store) / "data"
+    )
+    if found.image_shape != image_shape:
+        raise DataError(
+            f"the images of {file.data} have shape {found.image_shape}, but the federation's have {image_shape}"
+        )
+    return renumber(found, classes)
+
+
+def renumber(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
+    """The dataset with its labels as positions in the federation's list of classes: matched by name, else by number."""
+    found = dataset.class_names
+    if all(name in classes for name in found):
+        numbers = [classes.index(name) for name in found]
+    elif all(name.isdigit() and int(name) < len(classes) for name in found):
+        numbers = [int(name) for name in found]
+    else:
+        wrong = next(name for name in found if name not in classes)
+        raise DataError(
+            f"this site has a class {wrong!r} that the federation does not know; its classes are {', '.join(classes)}."
+            f"{nearest(wrong, classes)}"
+        )
+    labels = np.asarray(numbers, dtype=np.int64)[dataset.labels]
+    return dataclasses.replace(dataset, labels=labels, class_names=classes, folder=None)
+
+
+def own_site(file: SiteFile, experiment: Experiment, dataset: Dataset) -> OwnSite:
+    """The site of one client: all of the data is its own, split into train and test here."""
+    split = make_partition(
+        f"file:{file.path(file.split)}" if file.split else "iid",
+        dataset.labels,
+        None,
+        clients=1,
+        classes=dataset.classes,
+        seed=experiment.seed,
+        test_fraction=experiment.test_fraction,
+    )
+    empty = np.empty(0, dtype=np.int64)
+    held = [split if client == file.client_id else None for client in range(experiment.clients)]
+    partition = Partition(
+        tuple(part.train[0] if part else empty for part in held),
+        tuple(part.test[0] if part else empty for part in held),
+    )
+    return OwnSite(experiment, dataset, partition, file.model)

@@ -1,0 +1,86 @@
+"""The ServerApp of a deployment: the round loop of every other engine, over the grid of a SuperLink."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedl2g.deploy.coordinator import read_coordinator
+from fedl2g.engines.flower.engine import GridEngine, Patience
+from fedl2g.engines.host import Site
+from fedl2g.errors import FedL2GError, RunError, SettingError
+from fedl2g.runs.runner import run_site
+
+app = ServerApp()
+_log = logging.getLogger("fedl2g.deploy")
+_PATIENCE = Patience(poll_seconds=0.25, first_pause=1.0)
+_NODES_FILE = "nodes.json"
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the experiment that the run's configuration names, from the start or from its last checkpoint."""
+    experiment, out = context.run_config.get("experiment"), context.run_config.get("run")
+    if not isinstance(experiment, str) or not isinstance(out, str):
+        raise SettingError("the run's configuration must name `experiment` (a file) and `run` (a directory)")
+    run(grid, Path(experiment), Path(out))
+
+
+def run(grid: Grid, experiment: Path, out: Path) -> None:
+    """Run a federation over this grid; messages go to the run directory's log too."""
+    site = read_coordinator(experiment).site
+    handlers: list[logging.Handler] = []
+
+    def open_grid(site: Site) -> DeploymentEngine:
+        handlers.append(_log_to(out / "log.txt"))
+        return DeploymentEngine(grid, site)
+
+    try:
+        result = run_site(site, out, open_grid)
+        _log.info("the run is over: best accuracy %.4f in round %d", result.best_accuracy, result.best_round)
+    except FedL2GError as error:
+        _log.error("the run stopped: %s", error)
+        raise
+    finally:
+        for handler in handlers:
+            logging.getLogger("fedl2g").removeHandler(handler)
+            handler.close()
+
+
+def _log_to(path: Path) -> logging.Handler:
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("fedl2g")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    return handler
+
+
+class DeploymentEngine(GridEngine):
+    """Clients at their institutions: a checkpoint holds the server's side alone, the models stay where they are."""
+
+    def __init__(self, grid: Grid, site: Site) -> None:
+        super().__init__(grid, site, secrets.token_hex(8), _PATIENCE)
+
+    def save(self, directory: Path) -> None:
+        (directory / _NODES_FILE).write_text(json.dumps({"run": self.run, "round": self.round}), encoding="utf-8")
+
+    def restore(self, directory: Path | None) -> None:
+        self.forget()
+        if directory is None:
+            self.run, self.round = secrets.token_hex(8), 0
+            return
+        try:
+            about = json.loads((directory / _NODES_FILE).read_text(encoding="utf-8"))
+            self.run, self.round = str(about["run"]), int(about["round"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{directory} was not written by a deployment: its clients live elsewhere") from error
+        _log.info("the run goes on after round %d", self.round)
+
+    def close(self) -> None:
+        """The nodes belong to their institutions."""

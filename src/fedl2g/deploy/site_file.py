@@ -1,0 +1,66 @@
+"""A site's file: the model and the data of one institution, named by the institution itself and never by anybody else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedl2g.deploy.coordinator import read_toml
+from fedl2g.errors import SettingError, nearest
+
+
+def _hyphens(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class SuperLinkTable(BaseModel):
+    """The table [superlink]: how this site reaches the coordinator."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_hyphens)
+
+    address: str = Field(pattern=r"^[^:/\s]+:\d+$")
+    root_certificates: Path
+    private_key: Path
+
+
+class SiteFile(BaseModel):
+    """The settings of one site; paths in the file are relative to it, here they are absolute."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_hyphens)
+
+    folder: Path = Field(exclude=True)
+    client_id: int = Field(ge=0, lt=1_000_000)
+    name: str
+    model: str
+    data: str
+    split: Path | None = None
+    code: Path = Path(".")
+    store: Path = Path("store")
+    device: str = "cpu"
+    maximum_request_mb: float = Field(1024.0, gt=0)
+    superlink: SuperLinkTable | None = None
+
+    def path(self, relative: Path | str) -> Path:
+        """A path of the file, made absolute."""
+        return (self.folder / relative).resolve()
+
+    def use_code(self) -> None:
+        """Put the site's own code on the import path."""
+        folder = str(self.path(self.code))
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+
+
+def read_site(path: Path) -> SiteFile:
+    """Read a site's file."""
+    table: dict[str, Any] = read_toml(path)
+    try:
+        return SiteFile(**{**table, "folder": path.resolve().parent})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        hint = nearest(where, map(_hyphens, SiteFile.model_fields)) if first["type"] == "extra_forbidden" else ""
+        raise SettingError(f"{path}: {where}: {first['msg']}.{hint}") from error

@@ -1,0 +1,37 @@
+"""Runs a test's processes where nobody else can reach them: Ray listens on all interfaces."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+
+def can_be_alone() -> bool:
+    """Whether this machine lets us make a network namespace."""
+    if shutil.which("unshare") is None or shutil.which("ip") is None:
+        return False
+    return subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode == 0
+
+
+def alone(command: list[str]) -> list[str]:
+    """The command in a network namespace of its own with only a loopback; the command itself where there is none."""
+    if not can_be_alone():
+        return command
+    return ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "alone", *command]
+
+
+def run_script(script: Path, *arguments: str, timeout: float, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a Python script alone, with this Python."""
+    environment = {
+        **os.environ,
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_HOME": str(cwd / "flwr"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    return subprocess.run(
+        alone([sys.executable, str(script), *arguments]),
+        capture_output=True, text=True, timeout=timeout, cwd=cwd, env=environment,
+    )  # fmt: skip

@@ -1,0 +1,105 @@
+"""Every method inline and on Flower's simulation, Ray started once; prints what differs as JSON. Run by a test."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+
+from fedl2g.engines.flower import require_flower
+from fedl2g.experiment import Experiment
+from fedl2g.federation import Federation, Observer
+from fedl2g.methods.registry import method_names
+from fedl2g.records import RoundRecord
+from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.runner import Interrupted, resume, run
+
+CLIENTS = 4
+TIMES = ("client_seconds", "server_seconds", "evaluation_seconds")
+
+
+class Stop(Observer):
+    """Ends a run after a round, as Ctrl-C would."""
+
+    def __init__(self, round: int) -> None:
+        self.round = round
+
+    def on_round(self, federation: Federation, record: RoundRecord) -> None:
+        if record.round == self.round:
+            federation.stop("interrupted")
+
+
+class KillActor(Observer):
+    """Kills one of Ray's actors, where clients are served, after a round."""
+
+    def on_round(self, federation: Federation, record: RoundRecord) -> None:
+        if record.round == 1:
+            actors = [p for p in Path("/proc").glob("[0-9]*") if b"ray::ClientAppActor" in _command(p)]
+            assert actors, "no actor found"
+            os.kill(int(actors[0].name), signal.SIGKILL)
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def experiment(method: str, engine: str) -> Experiment:
+    settings: dict[str, Any] = {"name": method}
+    if method.startswith("fedl2g"):
+        settings["warmup_rounds"] = 1  # one round without training, one with
+    return Experiment(
+        method=settings, dataset="digits", samples=240, clients=CLIENTS, rounds=2, partition="dirichlet:0.5",
+        participation=0.75, seed=3, execution={"engine": engine, "checkpoint_every": 1, "workers": 2},
+    )  # fmt: skip
+
+
+def outcome(path: Path) -> dict[str, Any]:
+    """All numbers of a run: its records without times, and every tensor of its last checkpoint."""
+    records = [{k: v for k, v in r.to_dict().items() if k not in TIMES} for r in RunDirectory.open(path).history()]
+    tensors = {}
+    for file in sorted((path / "checkpoints" / "round-000002").glob("*.safetensors")):
+        for name, tensor in safetensors.torch.load_file(file).items():
+            tensors[f"{file.name}/{name}"] = tensor.numpy().tobytes()
+    return {"records": records, "tensors": tensors}
+
+
+def differences(path: Path, reference: Path) -> list[str]:
+    ours, theirs = outcome(path), outcome(reference)
+    found = [f"record {a['round']}" for a, b in zip(ours["records"], theirs["records"], strict=True) if a != b]
+    names = ours["tensors"].keys() | theirs["tensors"].keys()
+    return found + sorted(n for n in names if ours["tensors"].get(n) != theirs["tensors"].get(n))
+
+
+def main(out: Path) -> None:
+    require_flower()
+    from fedl2g.engines.flower.simulation import shared_simulation
+
+    found: dict[str, list[str]] = {}
+    for method in method_names():
+        run(experiment(method, "inline"), out / f"{method}-inline")
+    with shared_simulation(CLIENTS, workers=2):
+        for method in method_names():
+            run(experiment(method, "flower"), out / f"{method}-flower")
+            found[method] = differences(out / f"{method}-flower", out / f"{method}-inline")
+        for first, second in (("flower", "inline"), ("inline", "flower")):
+            path = out / f"{first}-then-{second}"
+            try:
+                run(experiment("fedmrl", first), path, [Stop(1)])
+            except Interrupted:
+                resume(path, execution={"engine": second})
+            found[path.name] = differences(path, out / "fedmrl-inline")
+        run(experiment("fedproto", "flower"), out / "killed", [KillActor()])
+        found["killed actor"] = differences(out / "killed", out / "fedproto-inline")
+    sys.stdout.write("RESULT " + json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
