@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from fedl2g import rng
@@ -47,6 +48,7 @@ class Federation:
         self.history: list[RoundRecord] = []
         self.stop_reason: str | None = None
         self._sent: tuple[int, Payload] | None = None
+        self._start = _copy(server.state_dict())
 
     @property
     def round(self) -> int:
@@ -100,7 +102,10 @@ class Federation:
     def _broadcast(self, round: int) -> Payload:
         """What the server sends in a round: made once, for the evaluation before the round and for the round."""
         if self._sent is None or self._sent[0] != round:
-            self._sent = (round, self.server.broadcast(round))
+            payload = self.server.broadcast(round)
+            if not all(bool(torch.isfinite(t).all()) for t in payload.values() if t.is_floating_point()):
+                raise Diverged(f"what the server would send in round {round} holds NaN or infinite values")
+            self._sent = (round, payload)
         return self._sent[1]
 
     def _accept(self, reply: Reply, record: RoundRecord) -> bool:
@@ -142,6 +147,14 @@ class Federation:
         self.history = [RoundRecord.from_dict(record) for record in values["history"]]
         self.stop_reason = None
         self._sent = None
+
+    def start_over(self) -> None:
+        """Go back to before the first round (the clients' side is `Engine.restore(None)`)."""
+        self.load_state_dict(_copy(self._start), {"history": []})
+
+
+def _copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def _accuracy(evaluations: Sequence[Evaluation]) -> Accuracy | None:

@@ -81,6 +81,7 @@ def restore_checkpoint(folder: Path, federation: Federation) -> int:
             "it to start the run again from round 0"
         )
     federation.engine.restore(None)
+    federation.start_over()
     return 0
 
 
