@@ -6,7 +6,7 @@ import logging
 
 import pytest
 import torch
-from method_helpers import make_world
+from method_helpers import LR, make_world
 from torch import Tensor
 
 from fedl2g.errors import PayloadError, SettingError
@@ -138,7 +138,7 @@ def test_energy_rises_linearly_over_the_rounds_of_the_run() -> None:
 
 
 def test_perfectly_learnt_batches_divide_by_nothing() -> None:
-    """Both cross entropies are exactly 0 with logits this sure: 0/0 must not end the run."""
+    """Both cross entropies are exactly 0 with logits this sure: 0/0 must not end the run, nor 1/S blow up the map."""
     world = make_world("fedkd")
     for half in world.halves:
         y = half.client.train_set.labels[half.client.train_set.indices]
@@ -149,4 +149,7 @@ def test_perfectly_learnt_batches_divide_by_nothing() -> None:
                 network.head.bias.zero_()
                 network.head.bias[y[0]] = 1e4
         payload = world.server.broadcast(1)
+        before = half.feature_map.weight.detach().clone()
         world.server.check(half.train(1, payload))
+        moved = torch.linalg.vector_norm(half.feature_map.weight.detach() - before)
+        assert 0 < moved <= half.client.log.steps * LR * 10 * (1 + 1e-9)

@@ -10,7 +10,7 @@ private linear map between the feature spaces and S = CE(o, y) + CE(u, y) as a n
 
 The better the two networks do, the more they listen to each other. In each network's loss the other network's output
 is a constant. W is no network's output: it stands in both losses and follows the gradient of their sum, by SGD at the
-client's rate, unclipped.
+client's rate. The gradient norms of the two networks and of W are clipped, each on its own.
 
 In round t of T (the rounds the experiment allows, whether or not it stops earlier) both directions send every matrix as
 factors that hold a share of its energy (`fedl2g.methods.low_rank`), from `energy_start` in the first round linearly to
@@ -99,7 +99,7 @@ class FedKDClient(AuxiliaryClient[FedKDOptions]):
         updates = [
             self.client.update(clip=CLIP),
             Update(self.auxiliary.parameters(), self.options.auxiliary_lr, CLIP),
-            self.client.update(self.feature_map),
+            self.client.update(self.feature_map, clip=CLIP),  # 1 / S has no bound
         ]
         self.client.fit(round, loss, updates, networks=(self.model, self.auxiliary, self.feature_map))
         return compress(self.shared.pack(), self.options.energy(round, self.client.task))

@@ -22,7 +22,7 @@ from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer
 from fedl2g.payload import Payload
 
-CLIP = 10.0  # of the gradient norm, for each of the two networks
+CLIP = 10.0  # of the gradient norm, for each network on its own
 
 
 class FMLOptions(Options):
