@@ -1,4 +1,4 @@
-"""A site's file: the model and the data of one institution, named by the institution itself and never by anybody else."""
+"""A site's file: the model and the data of one institution, named by that institution and by nobody else."""
 
 from __future__ import annotations
 

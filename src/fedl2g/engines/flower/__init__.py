@@ -1,4 +1,4 @@
-"""The `flower` engine: every client on a node of its own, reached through Flower (Ray simulation, or a real deployment)."""
+"""The `flower` engine: every client on a node of its own, reached through Flower (Ray or a real deployment)."""
 
 from __future__ import annotations
 

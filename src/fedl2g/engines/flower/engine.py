@@ -1,4 +1,4 @@
-"""An engine over Flower's Grid: requests go to the nodes where the clients live, replies are awaited, checked, repeated."""
+"""An engine over Flower's Grid: requests go to the nodes where clients live, replies are awaited and checked."""
 
 from __future__ import annotations
 

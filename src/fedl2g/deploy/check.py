@@ -1,0 +1,182 @@
+"""`fedl2g deploy check`: can this site take part? One verdict a line, each found by doing the thing itself."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedl2g.deploy.coordinator import Coordinator, read_coordinator
+from fedl2g.deploy.site_file import SiteFile, read_site
+from fedl2g.errors import FedL2GError
+
+_TIMEOUT = 5.0  # seconds for the coordinator to answer
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was tried, whether it works, and what was found."""
+
+    what: str
+    good: bool
+    detail: str
+
+
+def check_site(site_path: Path, experiment_path: Path, *, offline: bool = False) -> Iterator[Verdict]:
+    """Try everything a site needs; what depends on a failed step is not tried."""
+    try:
+        file, coordinator = read_site(site_path), read_coordinator(experiment_path)
+    except FedL2GError as error:
+        yield Verdict("files", False, str(error))
+        return
+    yield _identity(file, coordinator)
+    yield from _learning(file, coordinator)
+    yield _try("store", lambda: _writable(file.path(file.store)))
+    yield _try("node key", lambda: _private_key(file))
+    yield _try("certificate", lambda: _authority(file))
+    if not offline:
+        yield _try("server", lambda: _reach(file))
+
+
+def _try(what: str, attempt: Callable[[], str]) -> Verdict:
+    try:
+        return Verdict(what, True, attempt())
+    except (FedL2GError, OSError, ValueError, RuntimeError) as error:
+        return Verdict(what, False, str(error) or type(error).__name__)
+
+
+def _identity(file: SiteFile, coordinator: Coordinator) -> Verdict:
+    sites = coordinator.federation.sites
+    known = file.client_id < len(sites) and sites[file.client_id] == file.name
+    detail = f"client {file.client_id} is {file.name!r}"
+    if not known:
+        detail = f"{detail} here, but the coordinator's sites are {', '.join(f'{n} {s}' for n, s in enumerate(sites))}"
+    return Verdict("identity", known, detail)
+
+
+def _learning(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
+    """Data, labels, split, model, and one batch forward and backward."""
+    from fedl2g.data import Dataset
+    from fedl2g.deploy.own_site import load_data, own_site
+
+    found: list[Dataset] = []
+    table = coordinator.federation
+
+    def data() -> str:
+        found.append(load_data(file, table.classes, table.image_shape))
+        return f"{len(found[0])} images of shape {found[0].image_shape} in {file.data}"
+
+    yield _try("data", data)
+    if found:
+        yield _try("labels", lambda: _labels(found[0]))
+        yield _try("split", lambda: _split(own_site(file, coordinator.experiment, found[0])))
+    yield _try("model", lambda: _model(file, coordinator))
+    if found:
+        yield _try("batch", lambda: _batch(file, coordinator, found[0]))
+
+
+def _labels(dataset: object) -> str:
+    from fedl2g.data import Dataset
+
+    assert isinstance(dataset, Dataset)
+    held = sorted({int(label) for label in dataset.labels})
+    if held[0] < 0 or held[-1] >= dataset.classes:
+        raise ValueError(f"labels run from {held[0]} to {held[-1]}, but the federation has {dataset.classes} classes")
+    return (
+        f"{len(held)} of the federation's {dataset.classes} classes: {', '.join(dataset.class_names[k] for k in held)}"
+    )
+
+
+def _split(site: object) -> str:
+    from fedl2g.engines.host import Site
+
+    assert isinstance(site, Site)
+    train, test = (sum(map(len, part)) for part in (site.partition.train, site.partition.test))
+    if train < 2 or test < 1:
+        raise ValueError(f"{train} samples to train and {test} to test on are too few")
+    return f"{train} samples to train on, {test} to test on"
+
+
+def _model(file: SiteFile, coordinator: Coordinator) -> str:
+    file.use_code()
+    model = coordinator.site.task.build(file.model, "init", file.client_id)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return f"{file.model} builds, {count:,} parameters"
+
+
+def _batch(file: SiteFile, coordinator: Coordinator, dataset: object) -> str:
+    import torch
+
+    from fedl2g.data import Dataset
+    from fedl2g.deploy.own_site import own_site
+    from fedl2g.engines.host import Host, one_thread, resolve_device
+
+    assert isinstance(dataset, Dataset)
+    with one_thread():
+        host = Host(own_site(file, coordinator.experiment, dataset), resolve_device(file.device))
+        half = host.half(file.client_id)
+        samples = half.client.train_set
+        x, y = samples.batch(torch.arange(min(len(samples), coordinator.experiment.batch_size)))
+        loss = torch.nn.functional.cross_entropy(half.model(x)[1], y)
+        loss.backward()  # type: ignore[no-untyped-call]
+    if not torch.isfinite(loss):
+        raise ValueError("the loss of the first batch is not finite")
+    if not any(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in half.model.parameters()):
+        raise ValueError("the first batch gives no gradient")
+    return f"{len(y)} samples forward and backward, loss {float(loss.detach()):.3f}"
+
+
+def _writable(store: Path) -> str:
+    store.mkdir(parents=True, exist_ok=True)
+    probe = store / f".probe-{os.getpid()}"
+    probe.write_bytes(b"fedl2g")
+    probe.unlink()
+    free = os.statvfs(store)
+    return f"{store} is writable, {free.f_bavail * free.f_frsize / 2**30:.1f} GB free"
+
+
+def _superlink(file: SiteFile) -> tuple[str, Path, Path]:
+    if file.superlink is None:
+        raise ValueError("the site file has no table [superlink]")
+    link = file.superlink
+    return link.address, file.path(link.root_certificates), file.path(link.private_key)
+
+
+def _private_key(file: SiteFile) -> str:
+    key = _superlink(file)[2]
+    mode = stat.S_IMODE(key.stat().st_mode)
+    if mode & 0o077:
+        raise ValueError(f"{key} can be read by others; run: chmod 600 {key}")
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    if not isinstance(load_ssh_private_key(key.read_bytes(), None), ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{key} is not an elliptic-curve key; make one with `fedl2g deploy key`")
+    return f"{key} is an elliptic-curve key, readable by its owner alone"
+
+
+def _authority(file: SiteFile) -> str:
+    from cryptography import x509
+
+    path = _superlink(file)[1]
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    now = datetime.datetime.now(datetime.UTC)
+    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+        raise ValueError(f"{path} is only valid until {certificate.not_valid_after_utc:%Y-%m-%d}")
+    return f"{path} is valid until {certificate.not_valid_after_utc:%Y-%m-%d}"
+
+
+def _reach(file: SiteFile) -> str:
+    address, authority, _ = _superlink(file)
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=str(authority))
+    with (
+        socket.create_connection((host, int(port)), timeout=_TIMEOUT) as plain,
+        context.wrap_socket(plain, server_hostname=host) as secure,
+    ):
+        return f"{address} answers, {secure.version()}, certificate signed by our authority"

@@ -1,0 +1,57 @@
+"""`fedl2g deploy`: set up a federation of institutions and verify a site before it joins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedl2g.errors import SettingError
+
+deploy_app = typer.Typer(no_args_is_help=True, help="Set up a federation of institutions on Flower.")
+
+
+@deploy_app.command("new")
+def new(
+    folder: Annotated[Path, typer.Argument(help="The folder to write.")],
+    site: Annotated[list[str], typer.Option("--site", help="A site's name; give one for each institution.")],
+    classes: Annotated[list[str], typer.Option("--class", help="A class's name; give one for each class.")],
+    image_shape: Annotated[str, typer.Option(help="channels,height,width of the images")] = "3,64,64",
+    host: Annotated[str, typer.Option(help="The coordinator's name or address, as the sites reach it.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port of the coordinator's SuperLink.")] = 8443,
+) -> None:
+    """Scaffold a federation: a Flower app, the coordinator's files, and a folder for each site."""
+    from fedl2g.deploy.scaffold import Plan, scaffold
+
+    parts = image_shape.split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
+        raise SettingError(f"--image-shape {image_shape!r} is not of the form channels,height,width, such as 1,28,28")
+    channels, height, width = map(int, parts)
+    written = scaffold(Plan(folder, tuple(site), tuple(classes), (channels, height, width), host, port))
+    typer.echo(f"wrote {len(written)} files in {folder}; {folder / 'README.md'} says what to do with them")
+
+
+@deploy_app.command("key")
+def key(path: Annotated[Path, typer.Argument(help="The private key to write; PATH.pub is the public one.")]) -> None:
+    """Make a node's key pair."""
+    from fedl2g.deploy.keys import write_key_pair
+
+    typer.echo(f"wrote {path} (keep it) and {write_key_pair(path)} (send it to the coordinator)")
+
+
+@deploy_app.command("check")
+def check(
+    site: Annotated[Path, typer.Argument(help="The site's file, site.toml.")],
+    experiment: Annotated[Path, typer.Option("--experiment", help="The coordinator's file, experiment.toml.")],
+    offline: Annotated[bool, typer.Option("--offline", help="Do not try to reach the coordinator.")] = False,
+) -> None:
+    """Verify a site before it joins: a plain verdict on each line."""
+    from fedl2g.deploy.check import check_site
+
+    good = True
+    for verdict in check_site(site, experiment, offline=offline):
+        good &= verdict.good
+        typer.echo(f"{'ok  ' if verdict.good else 'FAIL'}  {verdict.what}: {verdict.detail}")
+    if not good:
+        raise typer.Exit(1)

@@ -1,0 +1,34 @@
+"""A node's key pair, in the form that Flower's node authentication takes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fedl2g.engines.flower import require_flower
+from fedl2g.errors import SettingError
+
+
+def write_key_pair(path: Path) -> Path:
+    """Write a P-384 private key, readable by its owner alone, and beside it the public key (.pub)."""
+    require_flower()
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    public = path.with_name(path.name + ".pub")
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise SettingError(f"{path} exists already: the node is registered by it; remove it to make another") from error
+    except OSError as error:
+        raise SettingError(f"cannot write {path}: {error.strerror}") from error
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(private)
+    public.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH) + b"\n"
+    )
+    return public

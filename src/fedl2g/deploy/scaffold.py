@@ -1,0 +1,86 @@
+"""`fedl2g deploy new`: the folder of a federation, with a Flower app of a few lines and every command as a script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from fedl2g.deploy import templates
+from fedl2g.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the coordinator knows when the federation is set up."""
+
+    folder: Path
+    sites: tuple[str, ...]
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    host: str = "127.0.0.1"
+    port: int = 8443
+
+
+def scaffold(plan: Plan) -> list[Path]:
+    """Write the folder; nothing that exists is overwritten."""
+    _check(plan)
+    root = plan.folder.resolve()
+    shared = {
+        "root": str(root),
+        "name": _identifier(root.name),
+        "host": plan.host,
+        "port": str(plan.port),
+        "address": f"{plan.host}:{plan.port}",
+        "subject": f"IP:{plan.host}" if plan.host.replace(".", "").isdigit() else f"DNS:{plan.host}",
+        "sites": _list(plan.sites),
+        "classes": _list(plan.classes),
+        "shape": ", ".join(map(str, plan.image_shape)),
+        "registrations": "\n".join(
+            f"sh coordinator/register.sh sites/{site}/node_key.pub {site}" for site in plan.sites
+        ),
+        "checks": "\n".join(
+            f"fedl2g deploy check sites/{site}/site.toml --experiment coordinator/experiment.toml"
+            for site in plan.sites
+        ),
+        "keys": "\n".join(f"sh sites/{site}/make-key.sh" for site in plan.sites),
+        "starts": "\n".join(f"sh sites/{site}/start-supernode.sh" for site in plan.sites),
+        "certificates": "\n".join(f"cp coordinator/certificates/ca.crt sites/{site}/ca.crt" for site in plan.sites),
+        "exports": "\n".join(f"fedl2g export sites/{site}/site.toml --out sites/{site}/model" for site in plan.sites),
+    }
+    files = {Path(path): Template(text).substitute(shared) for path, text in templates.COMMON.items()}
+    for number, site in enumerate(plan.sites):
+        own = {**shared, "site": site, "client": str(number), "runtime_port": str(9094 + number)}
+        files |= {Path("sites", site, path): Template(text).substitute(own) for path, text in templates.SITE.items()}
+    written = []
+    for relative, text in files.items():
+        path = root / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def _check(plan: Plan) -> None:
+    if plan.folder.exists() and any(plan.folder.iterdir() if plan.folder.is_dir() else [plan.folder]):
+        raise SettingError(f"{plan.folder} exists already; choose another folder")
+    if len(set(plan.sites)) != len(plan.sites) or not plan.sites:
+        raise SettingError("name at least one site, each once: --site north --site south")
+    for site in plan.sites:
+        if not site.replace("-", "").replace("_", "").isalnum() or not site.isascii():
+            raise SettingError(f"the site name {site!r} becomes a folder: use letters, digits, - and _")
+    if len(set(plan.classes)) < 2 or any('"' in name or "\\" in name or "$" in name for name in plan.classes):
+        raise SettingError("name at least two classes, in plain letters: --class healthy --class ill")
+    if not 0 < plan.port < 65536:
+        raise SettingError(f"port {plan.port} is not between 1 and 65535")
+    if not plan.host or any(not (c.isalnum() or c in ".-") for c in plan.host):
+        raise SettingError(f"{plan.host!r} is not a host name or an address")
+
+
+def _identifier(name: str) -> str:
+    letters = "".join(c if c.isalnum() and c.isascii() else "-" for c in name.lower()).strip("-")
+    return letters or "federation"
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
