@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedl2g import rng
 from fedl2g.models import SplitModel, build_model
+from fedl2g.robustness.settings import Aggregation
 from fedl2g.training import ImageView, Loss, TrainingLog, Update, train
 
 
@@ -29,6 +30,7 @@ class Task:
     reshuffle: bool = True
     feature_dim: int = 512
     dtype: torch.dtype = torch.float32
+    aggregation: Aggregation = Aggregation()  # how the server combines what many clients sent
 
     def build(self, architecture: str, purpose: str, *ids: int, feature_dim: int | None = None) -> SplitModel:
         """A freshly initialised network whose weights depend on the seed, the purpose and the ids alone."""

@@ -29,6 +29,7 @@ from fedl2g.methods.options import Options
 from fedl2g.methods.registry import get_method
 from fedl2g.models.catalog import has_equal_heads, resolve_models
 from fedl2g.privacy.settings import Noise
+from fedl2g.robustness.settings import Aggregation
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?(,cuda:\d+)*")
 
@@ -97,6 +98,10 @@ class Experiment(BaseModel):
     noise: Noise = Field(
         default_factory=Noise, description="The paper's noise on uploads (no privacy guarantee); off by default."
     )
+    aggregation: Aggregation = Field(
+        default_factory=Aggregation,
+        description="How the server combines replies: mean, median, trimmed_mean, norm_clip, or a table with `rule`.",
+    )
     execution: Execution = Field(default_factory=Execution, description="How the run is carried out.")
 
     def __init__(self, **settings: Any) -> None:
@@ -110,6 +115,11 @@ class Experiment(BaseModel):
     @classmethod
     def _resolve_method(cls, value: object) -> Options:
         return value if isinstance(value, Options) else _method_options(value)
+
+    @field_validator("aggregation", mode="before")
+    @classmethod
+    def _name_the_rule(cls, value: object) -> object:
+        return {"rule": value} if isinstance(value, str) else value
 
     @field_validator("models", mode="before")
     @classmethod
@@ -184,7 +194,8 @@ class Experiment(BaseModel):
         return cls.from_toml(text, overrides, source=str(path))
 
 
-_OPTIONAL_TABLES: dict[str, type[BaseModel]] = {"noise": Noise}
+_SHORT = {"method": "name", "aggregation": "rule"}  # tables that may be given as one word, and what it says
+_OPTIONAL_TABLES: dict[str, type[BaseModel]] = {"noise": Noise, "aggregation": Aggregation}
 
 
 def overlay(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,8 +209,8 @@ def overlay(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[s
                 result[table] = value
             continue
         inner = result.get(table, {})
-        if table == "method" and isinstance(inner, str):
-            inner = {"name": inner}
+        if table in _SHORT and isinstance(inner, str):
+            inner = {_SHORT[table]: inner}
         if not isinstance(inner, dict):
             raise SettingError(f"{dotted}: {table!r} is a single value, it has no setting {key!r}")
         result[table] = {**inner, key: value}

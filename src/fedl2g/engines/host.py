@@ -51,6 +51,7 @@ class Site:
             client_lr=e.client_lr,
             reshuffle=e.reshuffle,
             dtype=getattr(torch, e.precision),
+            aggregation=e.aggregation,
         )
 
     def architecture(self, client: int) -> str:

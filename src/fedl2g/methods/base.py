@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from fedl2g.client import Client, Task
 from fedl2g.methods.options import Options
 from fedl2g.payload import Payload, Specification, check_payload
+from fedl2g.robustness.aggregation import combine_by_class, combine_payloads
 
 __all__ = ["ClientHalf", "Options", "Reply", "Report", "ServerHalf"]
 
@@ -31,6 +33,7 @@ class Reply:
     client: int
     payload: Payload
     report: Report = field(compare=False)
+    weight: float = 1.0  # the server's own: below 1 for a reply that comes rounds late
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -61,6 +64,27 @@ class ServerHalf(Generic[OptionsT]):
     def aggregate(self, round: int, replies: list[Reply]) -> None:
         """Learn from the checked replies, which come ordered by client; there is at least one."""
 
+    def weighs_all_alike(self, replies: Sequence[Reply]) -> bool:
+        """Whether these replies are combined by their plain mean."""
+        return self.task.aggregation.rule == "mean" and _weights(replies) is None
+
+    def combine_by_class(self, replies: Sequence[Reply]) -> tuple[Tensor, Tensor]:
+        """One row for each class that was sent, by the experiment's rule (their mean by default): (ids, rows)."""
+        return combine_by_class([r.payload for r in replies], _weights(replies), self.task.aggregation)
+
+    def combine(self, replies: Sequence[Reply], reference: Payload, sizes: Sequence[float] | None = None) -> Payload:
+        """One payload out of payloads with equal entries, by the experiment's rule (their mean by default).
+
+        `reference` is what the clients started from. `sizes` weigh the clients in the mean.
+        """
+        return combine_payloads(
+            [r.payload for r in replies],
+            reference,
+            sizes=sizes,
+            weights=_weights(replies),
+            settings=self.task.aggregation,
+        )
+
     def metrics(self) -> dict[str, float]:
         """Numbers about the server's state for the round's record."""
         return {}
@@ -71,6 +95,10 @@ class ServerHalf(Generic[OptionsT]):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continue from `state_dict()`."""
+
+
+def _weights(replies: Sequence[Reply]) -> list[float] | None:
+    return [r.weight for r in replies] if any(r.weight != 1.0 for r in replies) else None
 
 
 class ClientHalf(Generic[OptionsT]):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedl2g.client import Client, Task
 from fedl2g.methods.base import OptionsT, Reply, ServerHalf
-from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors, mean_by_class
+from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors
 
 
 class ClassMeans:
@@ -63,7 +63,7 @@ class ClassMeanServer(ServerHalf[OptionsT]):
         return class_vector_spec(self.task.classes, self.width, self.task.dtype)
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
-        ids, rows = mean_by_class(reply.payload for reply in replies)
+        ids, rows = self.combine_by_class(replies)
         self.vectors[ids] = rows
         self.known[ids] = True
 

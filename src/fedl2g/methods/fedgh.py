@@ -45,8 +45,11 @@ class FedGHServer(SharedHeadServer[FedGHOptions]):
         return class_vector_spec(self.task.classes, self.task.feature_dim, self.task.dtype)
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
-        features = torch.cat([reply.payload["rows"] for reply in replies])
-        labels = torch.cat([reply.payload["ids"] for reply in replies])
+        if self.weighs_all_alike(replies):
+            features = torch.cat([reply.payload["rows"] for reply in replies])
+            labels = torch.cat([reply.payload["ids"] for reply in replies])
+        else:
+            labels, features = self.combine_by_class(replies)  # one feature of each class, by the experiment's rule
         generator = rng.torch_stream(self.task.seed, "fedgh", round)
         head = self.shared.network.train()
         update = Update(head.parameters(), self.options.server_lr)

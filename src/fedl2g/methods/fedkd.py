@@ -20,6 +20,8 @@ own model.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -32,7 +34,7 @@ from fedl2g.methods.fml import CLIP, kl_divergence
 from fedl2g.methods.low_rank import check_packed, compress, reconstruct
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer
-from fedl2g.payload import Payload, mean_payload
+from fedl2g.payload import Payload
 from fedl2g.training import Update
 
 
@@ -68,7 +70,8 @@ class FedKDServer(SharedNetworkServer[FedKDOptions]):
         check_packed(payload, self.expected())
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
-        self.shared.load(mean_payload([reconstruct(reply.payload, self.expected()) for reply in replies]))
+        whole = [replace(reply, payload=reconstruct(reply.payload, self.expected())) for reply in replies]
+        self.shared.load(self.combine(whole, self.shared.pack()))
 
 
 class FedKDClient(AuxiliaryClient[FedKDOptions]):

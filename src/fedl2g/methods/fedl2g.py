@@ -25,7 +25,7 @@ from fedl2g.errors import SettingError
 from fedl2g.guidance import Space, guiding_gradient
 from fedl2g.methods.base import ClientHalf, Options, Reply, ServerHalf
 from fedl2g.methods.registry import register_method
-from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors, mean_by_class
+from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors
 from fedl2g.training import at_least_two
 
 CLIP = 100.0  # of the client's gradient norm, and of the norm of the whole guiding gradient
@@ -80,7 +80,7 @@ class FedL2GServer(ServerHalf[FedL2GOptions]):
         return class_vector_spec(self.task.classes, self.options.width(self.task), self.task.dtype)
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
-        ids, rows = mean_by_class(reply.payload for reply in replies)
+        ids, rows = self.combine_by_class(replies)
         rows = rows * min(1.0, CLIP / (_norm(rows) + 1e-6))
         self.guide[ids] -= self.options.server_lr * rows
         self.step = self.options.server_lr * _norm(rows)

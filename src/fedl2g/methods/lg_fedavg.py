@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from fedl2g.methods.base import Options, Reply
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import SharedHeadClient, SharedHeadServer
-from fedl2g.payload import Payload, mean_payload
+from fedl2g.payload import Payload
 
 
 class LGFedAvgOptions(Options):
@@ -33,7 +33,7 @@ class LGFedAvgServer(SharedHeadServer[LGFedAvgOptions]):
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
         sizes = [reply.report.samples for reply in replies]
-        self.shared.load(mean_payload([reply.payload for reply in replies], sizes))
+        self.shared.load(self.combine(replies, self.shared.pack(), sizes))
 
 
 class LGFedAvgClient(SharedHeadClient[LGFedAvgOptions]):

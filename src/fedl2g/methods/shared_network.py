@@ -12,7 +12,7 @@ from torch import nn
 from fedl2g.client import Client, Task
 from fedl2g.errors import SettingError
 from fedl2g.methods.base import ClientHalf, OptionsT, Reply, ServerHalf
-from fedl2g.payload import Payload, Specification, mean_payload, tensors_spec
+from fedl2g.payload import Payload, Specification, tensors_spec
 
 
 class SharedNetwork:
@@ -30,8 +30,9 @@ class SharedNetwork:
         return {name: t.detach().cpu().clone() for name, t in state.items() if name not in self._counters}
 
     def load(self, payload: Payload) -> None:
-        """Become the network that arrived."""
-        self.network.load_state_dict({**self._counters, **payload})
+        """Become the network that arrived; noise or an attack may have made a variance negative, which becomes 0."""
+        sound = {name: t.clamp(min=0) if name.endswith("running_var") else t for name, t in payload.items()}
+        self.network.load_state_dict({**self._counters, **sound})
 
 
 class SharedNetworkServer(ServerHalf[OptionsT]):
@@ -52,7 +53,7 @@ class SharedNetworkServer(ServerHalf[OptionsT]):
         return self.shared.expected
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
-        self.shared.load(mean_payload([reply.payload for reply in replies]))
+        self.shared.load(self.combine(replies, self.shared.pack()))
 
     def state_dict(self) -> Payload:
         return self.shared.pack()

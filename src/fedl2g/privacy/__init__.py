@@ -1,1 +1,1 @@
-"""What clients do to their uploads before these leave: the paper's noise, clipping, differential privacy, accounting."""
+"""What is done to uploads before they leave a client: the paper's noise, clipping, differential privacy; accounting."""

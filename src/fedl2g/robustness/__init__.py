@@ -1,0 +1,1 @@
+"""Clients that fail, disappear or lie: robust aggregation, simulated attacks, simulated availability."""

@@ -1,0 +1,27 @@
+"""Caches of their own for the tests of robustness, and one thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "fedl2g-caches"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDL2G_DATA", str(folder / "datasets"))
+        patch.setenv("FEDL2G_CACHE", str(folder))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
