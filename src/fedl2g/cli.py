@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 import fedl2g
+from fedl2g.deploy.cli import deploy_app, export
 from fedl2g.errors import FedL2GError, SettingError
+from fedl2g.report.cli import report
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,6 +36,9 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Look at datasets and partitions.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.add_typer(deploy_app, name="deploy")
+app.command()(export)
+app.command()(report)
 
 File = Annotated[Path | None, typer.Argument(help="An experiment file (TOML); options are laid over it.")]
 Method = Annotated[str | None, typer.Option(help="Method; `fedl2g methods` lists them.")]
@@ -520,7 +525,7 @@ def _label(method: str, path: Path) -> str:
 def _out() -> Console:
     from rich.console import Console
 
-    return Console()
+    return Console() if sys.stdout.isatty() else Console(width=140)  # a pipe or a file has room for whole tables
 
 
 def _print(text: str) -> None:

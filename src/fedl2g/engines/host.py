@@ -17,11 +17,14 @@ from torch import Tensor
 from fedl2g.client import Client, Task
 from fedl2g.data import Dataset, Partition
 from fedl2g.engines.base import Evaluation
+from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.base import ClientHalf, Reply, Report
 from fedl2g.methods.registry import get_method
+from fedl2g.models.catalog import is_factory
 from fedl2g.payload import Payload
 from fedl2g.privacy.noise import add_noise
+from fedl2g.robustness.attacks import corrupt, hostile_clients, random_labels
 from fedl2g.training import ImageView
 
 EVALUATION_BATCH = 250
@@ -54,6 +57,13 @@ class Site:
             aggregation=e.aggregation,
         )
 
+    def check(self) -> None:
+        """Refuse, before anything is written, a device that is not there or a user's network that does not fit."""
+        resolve_device(self.experiment.device)
+        for name in dict.fromkeys(self.experiment.architectures):
+            if is_factory(name):
+                self.task.build(name, "check")
+
     def architecture(self, client: int) -> str:
         """The architecture of one client."""
         return self.experiment.architectures[client % len(self.experiment.architectures)]
@@ -71,6 +81,7 @@ class Host:
             warnings.simplefilter("ignore", UserWarning)
             self.images = torch.from_numpy(site.dataset.images)
             self.labels = torch.from_numpy(site.dataset.labels)
+        self.hostile = hostile_clients(site.experiment.attack, site.experiment.clients, self.task.seed)
         self._halves: dict[int, ClientHalf[Any]] = {}
         self._changed: set[int] = set()
         self._evaluations: dict[int, Evaluation] = {}
@@ -89,6 +100,10 @@ class Host:
             )
             for part in (self.site.partition.train, self.site.partition.test)
         )
+        if client in self.hostile and self.site.experiment.attack.kind == "random_labels":
+            train.labels = random_labels(
+                train.labels, train.indices, self.task.classes, self.site.experiment.attack, self.task.seed, client
+            )
         return self.method.client(self.site.experiment.method, Client(client, self.task, model, train, test))
 
     def train(self, client: int, round: int, payload: Payload) -> Reply:
@@ -105,7 +120,10 @@ class Host:
             self._evaluations.pop(client, None)
         report = Report(len(half.client.train_set), log.steps, log.cross_entropy, seconds)
         upload = {name: t.detach().cpu() for name, t in upload.items()}
-        return Reply(client, add_noise(upload, self.site.experiment.noise, self.task.seed, client, round), report)
+        upload = add_noise(upload, self.site.experiment.noise, self.task.seed, client, round)
+        if client in self.hostile:
+            upload = corrupt(upload, payload, self.site.experiment.attack, self.task.seed, client, round)
+        return Reply(client, upload, report)
 
     def evaluate(self, client: int, payload: Payload) -> Evaluation:
         """One client's predictions on its own test set; a model that has not moved is not evaluated again."""
@@ -186,5 +204,10 @@ def resolve_device(name: str, worker: int = 0) -> torch.device:
     """The device a host computes on; several are dealt out to the workers in turn."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    names = name.split(",")
-    return torch.device(names[worker % len(names)])
+    devices = [torch.device(part) for part in name.split(",")]
+    for device in devices:
+        if device.type != "cpu" and (device.index or 0) >= torch.get_device_module(device).device_count():
+            raise SettingError(
+                f"device: this machine has no {str(device)!r}; use --device cpu, or auto to take what is there"
+            )
+    return devices[worker % len(devices)]

@@ -16,7 +16,7 @@ def comparison_table(results: Mapping[str, Sequence[RunResult]]) -> Table:
     rows = {label: aggregate(found) for label, found in results.items() if found}
     top = max((row["best_accuracy"][0] for row in rows.values()), default=0.0)
     table = Table(title="Test accuracy in % (pooled over clients), mean ± std over seeds")
-    table.add_column("method")
+    table.add_column("method", no_wrap=True)
     for column in ("best", "last", "mean client", "at round", "up MB", "down MB", "client s", "server s", "seeds"):
         table.add_column(column, justify="right")
     for label, row in rows.items():
@@ -80,7 +80,7 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The runs below a folder."""
     table = Table()
     for column in ("run", "method", "dataset", "partition", "models", "clients", "seed", "rounds", "best", "status"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column not in ("run", "dataset", "models"))
     for row in rows:
         best = "" if row["best_accuracy"] is None else f"{row['best_accuracy']:.2%}"
         table.add_row(

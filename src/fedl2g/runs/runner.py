@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedl2g.data import Dataset, load_dataset, make_partition
 from fedl2g.engines import Engine, WorkerLost, open_engine
-from fedl2g.engines.host import Site
+from fedl2g.engines.host import Site, one_thread
 from fedl2g.errors import Diverged, FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
@@ -51,9 +52,15 @@ def run(experiment: Experiment, out: Path | str | None = None, observers: Sequen
         test_fraction=experiment.test_fraction,
     )
     site = Site(experiment, dataset, partition)
+    site.check()
     directory = RunDirectory.create(path, experiment, dataset, partition)
-    with directory.lock():
-        return _execute(directory, site, observers)
+    try:
+        with directory.lock():
+            return _execute(directory, site, observers)
+    except SettingError:
+        if not directory.history():  # a client could not even be built: leave nothing half-written
+            shutil.rmtree(path)
+        raise
 
 
 def run_site(
@@ -126,6 +133,7 @@ def _dataset(experiment: Experiment) -> Dataset:
     return load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
 
 
+@one_thread()  # the server's sums, too, must not depend on how many cores a machine has
 def _execute(
     directory: RunDirectory,
     site: Site,
@@ -147,7 +155,6 @@ def _execute(
     federation = Federation(experiment, server, engine, watching)
     status: Status = "finished"
     try:
-        restore_checkpoint(directory.checkpoints, federation)
         _run_to_the_end(federation, directory)
         if federation.stop_reason == StopOnInterrupt.REASON:
             raise Interrupted(
@@ -174,13 +181,17 @@ def _execute(
 
 
 def _run_to_the_end(federation: Federation, directory: RunDirectory) -> None:
+    lost: WorkerLost | None = None
     for _ in range(_REVIVALS):
         try:
+            if lost is not None:
+                federation.engine.revive()
+            round = restore_checkpoint(directory.checkpoints, federation)
+            if lost is not None:
+                _log.warning("%s; its clients were restored, the run goes on from round %d", lost, round)
             federation.run()
         except WorkerLost as error:
-            federation.engine.revive()
-            round = restore_checkpoint(directory.checkpoints, federation)
-            _log.warning("%s; its clients were restored, the run goes on from round %d", error, round)
+            lost = error
         else:
             return
     raise RunError(f"workers died {_REVIVALS} times; see the messages above, then `fedl2g resume {directory.path}`")
