@@ -1,0 +1,292 @@
+"""How fast fedl2g is, as ratios: `make bench`, or `python benchmarks/bench.py --help`.
+
+rounds    a round of each method / the bare loop that does the same steps in the same layout, one thread
+extra     what FedL2G adds to a client's round of local training
+guiding   the guiding step / double backward: time and peak memory, by architecture
+workers   throughput of two workers / of one
+naive     a naive engine / ours
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import bare
+import numpy as np
+import torch
+from naive import naive_round
+from timing import Ratio, interleaved, machine, ratio
+
+from fedl2g.data import load_dataset, make_partition
+from fedl2g.engines import open_engine
+from fedl2g.engines.host import Site
+from fedl2g.experiment import Experiment
+from fedl2g.federation import Federation, Observer
+from fedl2g.guidance import guiding_gradient
+from fedl2g.methods.registry import get_method
+from fedl2g.models import build_model
+from fedl2g.records import RoundRecord
+
+RESULTS = Path(__file__).parent / "results"
+METHODS = ("local", "lg-fedavg", "feddistill", "fedproto", "fedl2g-l", "fedl2g-f", "fedgh", "fml", "fedkd", "fedmrl")
+TARGETS = dict.fromkeys(("local", "lg-fedavg", "feddistill", "fedproto"), "<= 1.05") | dict.fromkeys(
+    ("fedl2g-l", "fedl2g-f"), "<= 1.08"
+)
+ARCHITECTURES = ("small_cnn", "small_googlenet", "small_mobilenet", "small_resnet", "cnn4", "resnet4", "resnet18")
+MORE_ARCHITECTURES = ("googlenet", "mobilenet_v2", "resnet34", "resnet50", "vit_b_32")
+SECTIONS = ("rounds", "extra", "guiding", "workers", "naive")
+
+
+class OneRound(Observer):
+    """Ends `Federation.run` after every round, so that rounds can be measured in turn with something else."""
+
+    def on_round(self, federation: Federation, record: RoundRecord) -> None:
+        federation.stop("one round")
+
+
+class Bench:
+    """The settings of this run of the benchmark and what it found."""
+
+    def __init__(self, folder: Path, steps: int, repeats: int, models: str) -> None:
+        self.folder, self.steps, self.repeats, self.models = folder, steps, repeats, models
+        self.found: dict[str, list[dict[str, Any]]] = {}
+
+    def say(self, section: str, result: Ratio, **more: Any) -> None:
+        """Print a ratio and keep it for the JSON file."""
+        print(result, flush=True)
+        self.found.setdefault(section, []).append({**result.to_dict(), **more})
+
+    def site(self, method: str, *, steps: int | None = None, clients: int = 4, **settings: Any) -> Site:
+        """Clients with random 3 x 32 x 32 images, enough for `steps` batches each (and FedL2G's quiz)."""
+        samples = round(clients * ((steps or self.steps) * 10 + 10 + 3) / 0.75)
+        path = self.folder / f"random-{samples}.npz"
+        if not path.exists():
+            generator = np.random.default_rng(0)
+            images = generator.integers(0, 256, (samples, 32, 32, 3), dtype=np.uint8)
+            np.savez(path, images=images, labels=np.arange(samples) % 10)
+        options = {"name": method, **({"warmup_rounds": 0} if method.startswith("fedl2g") else {})}
+        experiment = Experiment(
+            method=options,
+            dataset=str(path),
+            partition="iid",
+            clients=clients,
+            **{"models": self.models, "rounds": 100_000, **settings},
+        )
+        dataset = load_dataset(str(path))
+        partition = make_partition("iid", dataset.labels, None, clients=clients, classes=10, seed=0)
+        return Site(experiment, dataset, partition)
+
+    def rounds(self) -> None:
+        """A round of each method / the bare loop for the same steps."""
+        for method in METHODS:
+            site = self.site(method)
+            play = rounds_of(federation_of(site))
+            bare_play = bare.bare_round(bare.bare_clients(site, method), method)
+            again = bare.bare_round(bare.bare_clients(site, method), method)
+            times = interleaved({"bare": bare_play, "ours": play, "again": again}, self.repeats)
+            target = TARGETS.get(method, "")
+            self.say("rounds", ratio(f"{method} / bare loop", times["ours"], times["bare"], target))
+            self.say("rounds", ratio("  A/A: bare loop / bare loop", times["again"], times["bare"]))
+
+    def extra(self, steps: int = 100) -> None:
+        """FedL2G's client time / that of local training, at `steps` steps a round."""
+        play = {}
+        for method in ("local", "local again", "fedl2g-l", "fedl2g-f"):
+            site = self.site(method.split()[0], steps=steps)
+            play[method] = trainings_of(federation_of(site))
+        times = interleaved(play, self.repeats)
+        for method in ("fedl2g-l", "fedl2g-f"):
+            name = f"{method} / local, {steps} steps: client time"
+            self.say("extra", ratio(name, times[method], times["local"], "<= 1.05"))
+        self.say("extra", ratio("  A/A: local / local", times["local again"], times["local"]))
+
+    def guiding(self, architectures: tuple[str, ...] = ARCHITECTURES) -> None:
+        """The guiding step / double backward."""
+        for name in architectures:
+            torch.manual_seed(0)
+            model = build_model(name, classes=100, image_shape=(3, 32, 32)).train()
+            guide, y = torch.randn(100, 512), torch.arange(10)
+            study, quiz = (torch.randn(10, 3, 32, 32), y), (torch.randn(10, 3, 32, 32), y + 10)
+
+            def ours(model: Any = model, study: Any = study, quiz: Any = quiz, guide: Any = guide) -> None:
+                guiding_gradient(model, study, quiz, guide, lr=0.01, space="features")
+
+            def double(model: Any = model, study: Any = study, quiz: Any = quiz, guide: Any = guide) -> None:
+                bare.double_backward(model, study, quiz, guide, 0.01, wide=True)
+
+            subjects = {"double": repeated(double, 3), "ours": repeated(ours, 3), "again": repeated(double, 3)}
+            times = interleaved(subjects, self.repeats)
+            memory = {"ours": peak_bytes(ours), "double": peak_bytes(double)}
+            share = memory["ours"] / memory["double"]
+            self.say("guiding", ratio(f"{name}: guiding step / double backward", times["ours"], times["double"]))
+            self.say("guiding", ratio("  A/A: double / double", times["again"], times["double"]))
+            row = Ratio(f"{name}: peak memory / double backward's", share, share, share, 1, 0.0)
+            self.say("guiding", row, megabytes={key: round(value / 2**20, 1) for key, value in memory.items()})
+
+    def workers(self) -> None:
+        """Rounds per second of two workers / of one, and of one / one."""
+        engines = {
+            name: federation_of(
+                self.site("fedl2g-f", clients=8, execution={"engine": "workers", "workers": int(name[0])})
+            )
+            for name in ("1", "2", "1 again")
+        }
+        print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, niceness {os.nice(0)}")
+        try:
+            subjects = {name: rounds_of(federation) for name, federation in engines.items()}
+            times = interleaved(subjects, self.repeats, time.perf_counter)
+        finally:
+            for federation in engines.values():
+                federation.engine.close()
+        self.say("workers", ratio("throughput of 2 workers / of 1", times["1"], times["2"], ">= 1.5"))
+        self.say("workers", ratio("  A/A: 1 worker / 1 worker", times["1 again"], times["1"]))
+
+    def naive(self) -> None:
+        """A naive engine / ours: by CPU seconds on one thread, then on all cores by the clock on the wall."""
+        for method in ("local", "fedl2g-f"):
+            site = self.site(method)
+            ours = rounds_of(federation_of(site))
+            folder = Path(tempfile.mkdtemp(dir=self.folder))
+            slow = naive_round(bare.bare_clients(site, method), method, folder)
+            again = naive_round(bare.bare_clients(site, method), method, Path(tempfile.mkdtemp(dir=self.folder)))
+            times = interleaved({"naive": slow, "ours": ours, "again": again}, self.repeats)
+            self.say("naive", ratio(f"{method}: naive engine / inline, 1 thread", times["naive"], times["ours"]))
+            self.say("naive", ratio("  A/A: naive / naive", times["again"], times["naive"]))
+            cores = os.cpu_count() or 1
+            site = self.site(method, execution={"engine": "workers", "workers": cores})
+            federation = federation_of(site)
+            try:
+                subjects = {"naive": with_threads(slow, cores), "ours": rounds_of(federation)}
+                times = interleaved(subjects, self.repeats, time.perf_counter)
+            finally:
+                federation.engine.close()
+            name = f"{method}: naive, {cores} threads / {cores} workers (wall)"
+            self.say("naive", ratio(name, times["naive"], times["ours"]), load=round(os.getloadavg()[0], 1))
+
+
+def federation_of(site: Site) -> Federation:
+    """A federation that has evaluated its clients once and stops after every round."""
+    experiment = site.experiment
+    server = get_method(experiment.method.name).server(experiment.method, site.task)
+    federation = Federation(experiment, server, open_engine(site), [OneRound()])
+    federation.run()
+    return federation
+
+
+def rounds_of(federation: Federation) -> Callable[[], None]:
+    """A function that plays the next round."""
+
+    def play() -> None:
+        federation.stop_reason = None
+        federation.run()
+
+    return play
+
+
+def trainings_of(federation: Federation) -> Callable[[], None]:
+    """A function that trains all clients once more, without aggregation and evaluation."""
+    rounds = iter(range(1, 10**9))
+    clients = list(range(federation.experiment.clients))
+
+    def play() -> None:
+        round = next(rounds)
+        for _ in federation.engine.train(round, clients, federation.server.broadcast(round)):
+            pass
+
+    return play
+
+
+def repeated(call: Callable[[], object], times: int) -> Callable[[], None]:
+    """A function that makes the call several times."""
+
+    def play() -> None:
+        for _ in range(times):
+            call()
+
+    return play
+
+
+def with_threads(call: Callable[[], object], threads: int) -> Callable[[], None]:
+    """A function that makes the call with so many threads."""
+
+    def play() -> None:
+        torch.set_num_threads(threads)
+        try:
+            call()
+        finally:
+            torch.set_num_threads(1)
+
+    return play
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """The most memory that tensors took during a call, beyond what was there before."""
+    with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        call()
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
+@contextmanager
+def own_caches() -> Iterator[Path]:
+    """A temporary folder for data; the machine's own step times stay in use."""
+    with tempfile.TemporaryDirectory(prefix="fedl2g-bench-") as name:
+        before = os.environ.get("FEDL2G_DATA")
+        os.environ["FEDL2G_DATA"] = str(Path(name) / "datasets")
+        try:
+            yield Path(name)
+        finally:
+            os.environ.pop("FEDL2G_DATA")
+            if before is not None:
+                os.environ["FEDL2G_DATA"] = before
+
+
+def main() -> None:
+    """Measure what was asked for, print it, and write it to results/."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", default=[], metavar="SECTION", help=f"some of: {', '.join(SECTIONS)}")
+    parser.add_argument("--steps", type=int, default=40, help="training steps of a client in a round")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--models", default="small", help="model group or architectures (naming the result files too)")
+    parser.add_argument("--all-architectures", action="store_true", help="guiding: the large networks as well")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON files")
+    options = parser.parse_args()
+    if unknown := set(options.sections) - set(SECTIONS):
+        parser.error(f"unknown section {sorted(unknown)[0]!r}; there are {', '.join(SECTIONS)}")
+    torch.set_num_threads(1)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with own_caches() as folder:
+        bench = Bench(folder, options.steps, options.repeats, options.models)
+        for section in options.sections or SECTIONS:
+            about = machine()
+            print(
+                f"\n{section} ({options.models}, {options.steps} steps a client, load {about['load'][0]})", flush=True
+            )
+            if section == "guiding":
+                bench.guiding(ARCHITECTURES + MORE_ARCHITECTURES if options.all_architectures else ARCHITECTURES)
+            else:
+                getattr(bench, section)()
+            name = section if options.models == "small" else f"{section}-{options.models.replace(',', '+')}"
+            command = f"python benchmarks/bench.py {' '.join(sys.argv[1:])}".strip()
+            result = {"command": command, "machine": about, "results": bench.found.get(section, [])}
+            (options.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            bench.found.pop(section, None)
+
+
+if __name__ == "__main__":
+    main()
