@@ -29,7 +29,7 @@ from fedl2g.methods.options import Options
 from fedl2g.methods.registry import get_method
 from fedl2g.models.catalog import has_equal_heads, resolve_models
 from fedl2g.privacy.settings import Noise
-from fedl2g.robustness.settings import Aggregation
+from fedl2g.robustness.settings import Aggregation, Attack
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?(,cuda:\d+)*")
 
@@ -102,6 +102,7 @@ class Experiment(BaseModel):
         default_factory=Aggregation,
         description="How the server combines replies: mean, median, trimmed_mean, norm_clip, or a table with `rule`.",
     )
+    attack: Attack = Field(default_factory=Attack, description="Simulated hostile clients; none by default.")
     execution: Execution = Field(default_factory=Execution, description="How the run is carried out.")
 
     def __init__(self, **settings: Any) -> None:
@@ -195,7 +196,7 @@ class Experiment(BaseModel):
 
 
 _SHORT = {"method": "name", "aggregation": "rule"}  # tables that may be given as one word, and what it says
-_OPTIONAL_TABLES: dict[str, type[BaseModel]] = {"noise": Noise, "aggregation": Aggregation}
+_OPTIONAL_TABLES: dict[str, type[BaseModel]] = {"noise": Noise, "aggregation": Aggregation, "attack": Attack}
 
 
 def overlay(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,7 +262,8 @@ def documented_fields() -> Iterable[tuple[str, str]]:
 
     for name, field in Experiment.model_fields.items():
         yield name, _describe(field, "fedl2g-f" if name == "method" else None)
-    for table, model in {**_OPTIONAL_TABLES, "execution": Execution}.items():
+    tables: dict[str, type[BaseModel]] = {**_OPTIONAL_TABLES, "execution": Execution}
+    for table, model in tables.items():
         for name, field in model.model_fields.items():
             yield f"{table}.{name}", _describe(field)
     seen: dict[str, str] = {}

@@ -17,6 +17,7 @@ from fedl2g.errors import Diverged, PayloadError
 from fedl2g.methods.base import Reply, ServerHalf
 from fedl2g.payload import Payload, nbytes
 from fedl2g.records import Accuracy, RoundRecord
+from fedl2g.robustness.attacks import hostile_clients
 
 if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
@@ -47,6 +48,7 @@ class Federation:
         self.observers = observers
         self.history: list[RoundRecord] = []
         self.stop_reason: str | None = None
+        self.hostile = hostile_clients(experiment.attack, experiment.clients, experiment.seed)
         self._sent: tuple[int, Payload] | None = None
         self._start = _copy(server.state_dict())
 
@@ -76,6 +78,7 @@ class Federation:
 
     def _play(self, round: int) -> None:
         record = RoundRecord(round, self.participants(round))
+        record.hostile = [client for client in record.participants if client in self.hostile]
         started = time.perf_counter()
         broadcast = self._broadcast(round)
         record.server_seconds = time.perf_counter() - started
@@ -128,7 +131,7 @@ class Federation:
         if evaluate:
             started = time.perf_counter()
             clients = range(self.experiment.clients)
-            record.accuracy = _accuracy(self.engine.evaluate(clients, self._broadcast(record.round + 1)))
+            record.accuracy = _accuracy(self.engine.evaluate(clients, self._broadcast(record.round + 1)), self.hostile)
             record.evaluation_seconds = time.perf_counter() - started
         self.history.append(record)
         self._tell(lambda observer: observer.on_round(self, record))
@@ -157,16 +160,20 @@ def _copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def _accuracy(evaluations: Sequence[Evaluation]) -> Accuracy | None:
+def _accuracy(evaluations: Sequence[Evaluation], hostile: frozenset[int]) -> Accuracy | None:
     if not evaluations:
         return None  # no client could be reached
     samples = sum(e.samples for e in evaluations)
     clients = {e.client: e.correct / e.samples for e in evaluations}
-    others = dict.fromkeys(name for e in evaluations for name in e.others)
+    names = dict.fromkeys(name for e in evaluations for name in e.others)
+    others = {name: sum(e.others.get(name, 0) for e in evaluations) / samples for name in names}
+    honest = [e for e in evaluations if e.client not in hostile]
+    if hostile and honest:
+        others["honest clients"] = sum(e.correct for e in honest) / sum(e.samples for e in honest)
     return Accuracy(
         pooled=sum(e.correct for e in evaluations) / samples,
         mean=statistics.fmean(clients.values()),
         std=statistics.pstdev(clients.values()),
         clients=clients,
-        others={name: sum(e.others.get(name, 0) for e in evaluations) / samples for name in others},
+        others=others,
     )

@@ -40,6 +40,7 @@ class RoundRecord:
     refused: dict[int, str] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)  # participants without a reply, and why
     server: dict[str, float] = field(default_factory=dict)  # the method's own numbers
+    hostile: list[int] = field(default_factory=list)  # participants that attacked (simulated)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` reads them back."""

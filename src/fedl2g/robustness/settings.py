@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fedl2g.errors import SettingError
 
 
 class Aggregation(BaseModel):
@@ -23,3 +25,26 @@ class Aggregation(BaseModel):
     clip: float | None = Field(
         None, gt=0, description="norm_clip: the longest norm allowed; the median of the round's norms when absent."
     )
+
+
+class Attack(BaseModel):
+    """Simulated hostile clients: who they are depends on the seed alone, and more of them include the fewer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    share: float = Field(0.0, ge=0, le=1, description="Share of the clients that are hostile (rounded); 0: no attack.")
+    kind: Literal["sign_flip", "noise", "random_labels", "constant"] = Field(
+        "sign_flip",
+        description="sign_flip: uploads class vectors, or the change of a network, times -strength; noise: adds noise "
+        "of strength times the upload's RMS; constant: uploads strength everywhere; random_labels: trains on labels of "
+        "which the share strength is random.",
+    )
+    strength: float = Field(1.0, gt=0, description="How strong the attack is; what it scales depends on the kind.")
+
+    @model_validator(mode="after")
+    def _labels_are_a_share(self) -> Attack:
+        if self.kind == "random_labels" and self.strength > 1:
+            raise SettingError(
+                f"attack.strength: {self.strength} is not allowed: it is a share of the labels, at most 1"
+            )
+        return self

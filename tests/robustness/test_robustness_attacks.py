@@ -1,0 +1,103 @@
+"""Simulated attacks: who, what exactly, what the records say, and what they do to a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+import fedl2g
+from fedl2g.errors import SettingError
+from fedl2g.experiment import Experiment
+from fedl2g.rng import torch_stream
+from fedl2g.robustness.attacks import corrupt, hostile_clients, random_labels
+from fedl2g.robustness.settings import Attack
+from fedl2g.runs.directory import RunDirectory
+
+VECTORS = {"ids": torch.tensor([1, 3]), "rows": torch.tensor([[1.0, -2.0], [0.5, 0.0]])}
+TINY: dict[str, Any] = {
+    "method": "feddistill",
+    "samples": 150,
+    "image_size": 16,
+    "partition": "iid",
+    "models": "small_cnn",
+    "clients": 5,
+    "rounds": 2,
+}
+
+
+def test_more_attackers_include_the_fewer() -> None:
+    sets = [hostile_clients(Attack(share=share), 20, seed=3) for share in (0.0, 0.1, 0.2, 0.3, 1.0)]
+    assert [len(s) for s in sets] == [0, 2, 4, 6, 20]
+    assert sets[1] < sets[2] < sets[3]
+    assert hostile_clients(Attack(share=0.3), 20, seed=4) != sets[3]
+
+
+def test_sign_flip_of_class_vectors() -> None:
+    sent = corrupt(VECTORS, VECTORS, Attack(share=1, strength=3), 0, 0, 1)
+    assert sent["ids"].tolist() == [1, 3]
+    assert sent["rows"].tolist() == [[-3.0, 6.0], [-1.5, 0.0]]
+
+
+def test_sign_flip_of_a_network_walks_backwards() -> None:
+    start, moved = {"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([1.5, 1.0])}
+    assert corrupt(moved, start, Attack(share=1, strength=2), 0, 0, 1)["w"].tolist() == [0.0, 4.0]
+
+
+def test_sign_flip_of_factors_flips_their_product() -> None:
+    factors = {"w.left": torch.tensor([[2.0], [1.0]]), "w.right": torch.tensor([[3.0, 4.0]])}
+    sent = corrupt(factors, {"w": torch.zeros(2, 2)}, Attack(share=1), 0, 0, 1)
+    assert (sent["w.left"] @ sent["w.right"]).tolist() == [[-6.0, -8.0], [-3.0, -4.0]]
+
+
+def test_constant_and_noise() -> None:
+    assert (
+        corrupt(VECTORS, {}, Attack(share=1, kind="constant", strength=7), 0, 0, 1)["rows"].tolist() == [[7.0] * 2] * 2
+    )
+    sent = corrupt(VECTORS, {}, Attack(share=1, kind="noise", strength=2), seed=5, client=1, round=4)
+    draw = torch.randn(2, 2, generator=torch_stream(5, "attack", 1, 4), dtype=torch.float64)
+    expected = VECTORS["rows"].double() + 2 * (5.25 / 4) ** 0.5 * draw
+    torch.testing.assert_close(sent["rows"], expected.float())
+
+
+def test_random_labels_change_the_own_training_labels_alone() -> None:
+    labels, own = torch.zeros(1000, dtype=torch.int64), torch.arange(0, 1000, 2)
+    changed = random_labels(labels, own, 10, Attack(share=1, kind="random_labels", strength=0.5), 0, 0)
+    assert not labels.any()
+    assert not changed[1::2].any()
+    assert 180 <= int((changed[own] != 0).sum()) <= 270  # 500 * 0.5 * 0.9 = 225
+
+
+@pytest.mark.parametrize("attack", [{"share": 1.5}, {"kind": "backdoor"}, {"strength": 0}, {"shre": 0.1}])
+def test_wrong_settings(attack: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match=r"attack\."):
+        Experiment(attack=attack)
+
+
+def test_labels_are_a_share() -> None:
+    with pytest.raises(SettingError, match="share of the labels"):
+        Experiment(attack={"share": 0.1, "kind": "random_labels", "strength": 2})
+
+
+def test_a_run_under_attack_says_who_attacked_and_a_robust_rule_helps(tmp_path: Path) -> None:
+    """FedDistill with a constant attacker: the mean of the logits is poisoned, their median is not."""
+    attack = {"share": 0.2, "kind": "constant", "strength": 1e3}
+    server = {}
+    for rule in ("mean", "median"):
+        experiment = Experiment(**TINY, attack=attack, aggregation=rule)
+        fedl2g.run(experiment, tmp_path / rule)
+        run = RunDirectory.open(tmp_path / rule)
+        (hostile,) = hostile_clients(experiment.attack, 5, 0)
+        first, *rounds = run.history()
+        assert first.hostile == []
+        assert [record.hostile for record in rounds] == [[hostile]] * 2
+        for record in run.history():
+            assert record.accuracy is not None
+            assert 0 <= record.accuracy.others["honest clients"] <= 1
+        newest = sorted(run.checkpoints.glob("round-*"))[-1]
+        server[rule] = safetensors.torch.load_file(newest / "server.safetensors")["vectors"]
+    assert server["mean"].abs().max() > 100
+    assert server["median"].abs().max() < 50
