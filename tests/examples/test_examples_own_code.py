@@ -1,0 +1,117 @@
+"""The doors for a user's own method, model and data, through the command as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "fedema.py"
+TINY = ("--samples", "160", "--partition", "iid", "--clients", "2", "--rounds", "2", "--quiet", "--json")
+
+
+def fedl2g(folder: Path, *arguments: str) -> dict[str, object]:
+    """What a run in another process says at its end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fedl2g", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": ""},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_example_method_is_one_short_file() -> None:
+    assert len(EXAMPLE.read_text().splitlines()) <= 60
+
+
+def test_the_example_method_gives_the_same_numbers_on_every_engine(tmp_path: Path) -> None:
+    arguments = ("run", "--plugin", str(EXAMPLE), "--method", "fedema", "--models", "small_cnn,small_mobilenet", *TINY)
+    inline = fedl2g(tmp_path, *arguments, "--out", "inline")
+    workers = fedl2g(tmp_path, *arguments, "--engine", "workers", "--out", "workers")
+    for name in ("best_accuracy", "last_accuracy", "best_loss", "up_mb_per_round", "down_mb_per_round"):
+        assert inline[name] == workers[name]
+    servers = [
+        path / "checkpoints" / "round-000002" / "server.safetensors"
+        for path in (tmp_path / "inline", tmp_path / "workers")
+    ]
+    assert servers[0].read_bytes() == servers[1].read_bytes()
+
+
+def test_memory_of_the_example_method(tmp_path: Path) -> None:
+    import torch
+
+    from fedl2g.client import Task
+    from fedl2g.methods.base import Reply, Report
+    from fedl2g.methods.registry import get_method
+    from fedl2g.payload import class_vectors
+    from fedl2g.plugins import load_plugin
+
+    load_plugin(str(EXAMPLE))
+    method = get_method("fedema")
+    task = Task(classes=3, image_shape=(3, 32, 32), seed=0, rounds=1, auxiliary="small_cnn", feature_dim=2)
+    server = method.server(method.options(memory=0.75), task)
+    first = class_vectors(torch.tensor([0, 2]), torch.tensor([[4.0, 8.0], [1.0, 1.0]]))
+    second = class_vectors(torch.tensor([0]), torch.tensor([[0.0, 4.0]]))
+    server.aggregate(1, [Reply(0, first, Report(10))])
+    server.aggregate(2, [Reply(0, second, Report(10))])
+    assert server.broadcast(3)["ids"].tolist() == [0, 2]
+    assert server.broadcast(3)["rows"].tolist() == [[3.0, 7.0], [1.0, 1.0]]
+
+
+def test_own_models_and_data_with_one_channel_and_odd_shapes(tmp_path: Path) -> None:
+    (tmp_path / "my_models.py").write_text(
+        "from torch import nn\n\n\n"
+        "def network(classes, image_shape):\n"
+        "    return nn.Sequential(\n"
+        "        nn.Conv2d(image_shape[0], 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(),\n"
+        "        nn.Linear(128, classes))\n"
+    )
+    rng = np.random.default_rng(0)
+    labels = np.arange(160) % 3
+    images = (rng.random((160, 28, 36)) * 80 + 70 * labels[:, None, None]).astype(np.uint8)
+    np.savez(tmp_path / "my.npz", images=images, labels=labels)
+    for engine in ("inline", "workers"):
+        result = fedl2g(
+            tmp_path, "run", "--dataset", "my.npz", "--models", "my_models:network,small_resnet",
+            "--method", "fedl2g-f", "--set", "method.warmup_rounds=0", "--engine", engine, "--out", engine, *TINY,
+        )  # fmt: skip
+        assert result["rounds"] == 2
+    metrics = [
+        [json.loads(line)["accuracy"] for line in (tmp_path / engine / "metrics.jsonl").read_text().splitlines()]
+        for engine in ("inline", "workers")
+    ]
+    assert metrics[0] == metrics[1]
+
+
+def test_code_named_in_a_run_directory_is_imported_only_when_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedl2g import Experiment, resume, run
+    from fedl2g.errors import SettingError
+
+    (tmp_path / "others_models.py").write_text(
+        "from torch import nn\n\n\n"
+        "def network(classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, classes))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    experiment = Experiment(
+        method="local", samples=100, partition="iid", clients=2, rounds=1, models="others_models:network"
+    )
+    result = run(experiment, tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    sys.modules.pop("others_models")
+    with pytest.raises(SettingError, match="--trust"):
+        resume(tmp_path / "run")
+    assert "others_models" not in sys.modules
+    assert resume(tmp_path / "run", trust=True).best_accuracy == result.best_accuracy
