@@ -1,0 +1,275 @@
+"""What a report shows, gathered from run directories as plain values (no torch: reading runs stays quick)."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedl2g.errors import RunError
+from fedl2g.records import MB, RoundRecord, best_record
+from fedl2g.runs.directory import RunDirectory, find_runs
+
+if TYPE_CHECKING:
+    from fedl2g.data import Dataset
+
+_HOW_NOT_WHAT = ("execution.",)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as read from its directory."""
+
+    directory: RunDirectory
+    settings: dict[str, Any]  # flat: "method.server_lr"
+    history: list[RoundRecord] = field(repr=False)
+
+    @property
+    def method(self) -> str:
+        return str(self.settings["method.name"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.settings["seed"])
+
+    @property
+    def warmup_rounds(self) -> int:
+        return int(self.settings.get("method.warmup_rounds", 0))
+
+    @property
+    def status(self) -> str:
+        result = self.directory.result()
+        return "unfinished" if result is None else result.status
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but their seed."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def method(self) -> str:
+        return self.runs[0].method
+
+
+def read_runs(paths: Iterable[Path]) -> list[Run]:
+    """The runs in these directories and in folders of runs."""
+    found: dict[Path, Run] = {}
+    for path in paths:
+        for directory in find_runs(path) or [RunDirectory.open(path)]:
+            directory.about()
+            found.setdefault(directory.path.resolve(), _read(directory))
+    return list(found.values())
+
+
+def _read(directory: RunDirectory) -> Run:
+    try:
+        settings = tomllib.loads((directory.path / "experiment.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{directory.path / 'experiment.toml'} cannot be read: {error}") from error
+    run = Run(directory, flat(settings), directory.history())
+    if "method.name" not in run.settings or "seed" not in run.settings:
+        raise RunError(f"{directory.path / 'experiment.toml'} names no method or no seed; it is not a run of fedl2g")
+    return run
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted names."""
+    result: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            result |= flat(value, f"{prefix}{key}.")
+        else:
+            result[prefix + key] = value
+    return result
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Runs by everything but their seed; a group is named by its method and by the settings that tell it apart."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(json.dumps(_identity(run), sort_keys=True, default=str), []).append(run)
+    identities = {key: _identity(members[0]) for key, members in groups.items()}
+    common = [k for k in _differing(identities.values()) if not k.startswith("method.")]
+    result = []
+    for key, members in groups.items():
+        own = identities[key]
+        rivals = [one for one in identities.values() if one["method.name"] == own["method.name"]]
+        differing = [k for k in _differing(rivals) if k.startswith("method.")] + common
+        marks = [f"{k.removeprefix('method.')}={_short(own[k])}" for k in differing if k in own]
+        label = ", ".join([str(own["method.name"]), *marks])
+        result.append(Group(label, tuple(sorted(members, key=lambda run: run.seed))))
+    return result
+
+
+def _identity(run: Run) -> dict[str, Any]:
+    return {k: v for k, v in run.settings.items() if k != "seed" and not k.startswith(_HOW_NOT_WHAT)}
+
+
+def _differing(settings: Iterable[Mapping[str, Any]]) -> list[str]:
+    rows = list(settings)
+    keys = dict.fromkeys(k for row in rows for k in row)
+    return [k for k in keys if len({json.dumps(row.get(k), default=str) for row in rows}) > 1 and k != "method.name"]
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return Path(text).stem if text.endswith(".npz") else text
+
+
+def band(series: Sequence[Mapping[int, float]]) -> dict[str, list[Any]]:
+    """Rounds, and the mean, the least and the greatest over seeds (JSON has no NaN: absent values are None)."""
+    rounds = sorted(set().union(*series)) if series else []
+    columns = [[one[r] for one in series if r in one and math.isfinite(one[r])] for r in rounds]
+    kept = [(r, column) for r, column in zip(rounds, columns, strict=True) if column]
+    return {
+        "x": [r for r, _ in kept],
+        "y": [number(statistics.fmean(c)) for _, c in kept],
+        "low": [number(min(c)) for _, c in kept],
+        "high": [number(max(c)) for _, c in kept],
+    }
+
+
+def number(value: float | None, digits: int = 6) -> float | None:
+    """A number as short as its use allows; None for what JSON cannot hold."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.{digits}g}")
+
+
+def accuracy_series(run: Run) -> dict[int, float]:
+    """Pooled test accuracy by round."""
+    return {r.round: r.accuracy.pooled for r in run.history if r.accuracy is not None}
+
+
+def loss_series(run: Run) -> dict[int, float]:
+    """Original local loss (cross entropy alone) by round."""
+    return {r.round: r.loss for r in run.history if r.loss is not None}
+
+
+def trained_losses(run: Run) -> dict[int, float]:
+    """Original local loss by rounds of training: warm-up rounds, in which no model moves, do not count."""
+    return dict(enumerate(loss_series(run).values(), start=1))
+
+
+def loss_increase(groups: Sequence[Group]) -> dict[str, Any]:
+    """The introduction's figure: how much a method raises the clients' original local loss.
+
+    `relative`: the loss minus that of local training after as many rounds of training on the same seed (needs a group
+    of the method `local` with the same data). `rise`: the largest climb of the loss above its own earlier minimum.
+    """
+    local = {_data_key(run): trained_losses(run) for group in groups if group.method == "local" for run in group.runs}
+    relative, rise = {}, {}
+    for group in groups:
+        series = [trained_losses(run) for run in group.runs]
+        climbs = [_largest_rise(one) for one in series if one]
+        if climbs:
+            rise[group.label] = {"mean": number(statistics.fmean(climbs)), "seeds": [number(c) for c in climbs]}
+        if group.method == "local":
+            continue
+        pairs = [(one, local.get(_data_key(run))) for one, run in zip(series, group.runs, strict=True)]
+        differences = [{n: v - other[n] for n, v in one.items() if n in other} for one, other in pairs if other]
+        if any(differences):
+            relative[group.label] = band(differences)
+    return {"relative": relative, "rise": rise}
+
+
+def _data_key(run: Run) -> str:
+    names = ("dataset", "samples", "image_size", "partition", "models", "clients", "participation", "seed")
+    return json.dumps([run.settings.get(name) for name in (*names, "local_epochs", "client_lr", "batch_size")])
+
+
+def _largest_rise(losses: Mapping[int, float]) -> float:
+    lowest, rise = math.inf, 0.0
+    for value in losses.values():
+        if not math.isfinite(value):
+            return math.inf
+        lowest = min(lowest, value)
+        rise = max(rise, value - lowest)
+    return rise
+
+
+def spent_megabytes(run: Run) -> dict[float, float]:
+    """Accuracy by the megabytes that had crossed in both directions, all participants together, when it was reached."""
+    total, series = 0.0, {}
+    for record in run.history:
+        total += (record.up_bytes + record.down_bytes) / MB
+        if record.accuracy is not None:
+            series[total] = record.accuracy.pooled
+    return series
+
+
+def cost(run: Run) -> dict[str, float | None]:
+    """Megabytes and seconds of a round, all participants together; warm-up rounds apart from those with training."""
+    rounds = [r for r in run.history if r.round > 0]
+    warm = [r for r in rounds if r.round <= run.warmup_rounds]
+    training = [r for r in rounds if r.round > run.warmup_rounds]
+
+    def mean(values: Sequence[float]) -> float | None:
+        return number(statistics.fmean(values)) if values else None
+
+    client_total = sum(r.client_seconds for r in rounds)
+    return {
+        "up_mb": mean([r.up_bytes / MB for r in rounds]),
+        "down_mb": mean([r.down_bytes / MB for r in rounds]),
+        "client_s": mean([r.client_seconds for r in training]),
+        "warmup_client_s": mean([r.client_seconds for r in warm]),
+        "server_s": mean([r.server_seconds for r in rounds]),
+        "warmup_share": number(sum(r.client_seconds for r in warm) / client_total) if warm and client_total else None,
+    }
+
+
+def client_spread(run: Run) -> dict[str, Any] | None:
+    """Every client's accuracy in the best round."""
+    best = best_record(run.history)
+    if best is None or best.accuracy is None:
+        return None
+    return {
+        "seed": run.seed,
+        "round": best.round,
+        "clients": [[client, number(value, 4)] for client, value in sorted(best.accuracy.clients.items())],
+    }
+
+
+def diverged_round(run: Run) -> int | None:
+    """The round in which a run's numbers stopped being numbers."""
+    if run.status != "diverged":
+        return None
+    return (run.history[-1].round if run.history else 0) + 1
+
+
+def cached_dataset(fingerprint: str) -> Dataset | None:
+    """The dataset with this content, if this machine has it: nothing is downloaded, no code of a run is imported."""
+    from fedl2g.data import Dataset
+    from fedl2g.data.cache import cache_folder
+
+    for meta in sorted(cache_folder(None).glob("*/meta.json")):
+        try:
+            if json.loads(meta.read_text(encoding="utf-8")).get("fingerprint") == fingerprint:
+                return Dataset.open(meta.parent)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # half written or damaged: the loader will mend it, a report can do without
+    return None
+
+
+def partition_counts(run: Run) -> dict[str, Any]:
+    """Samples by client and class; only each client's total when the dataset is not in this machine's cache."""
+    partition = run.directory.partition()
+    dataset = cached_dataset(str(run.directory.about()["dataset_fingerprint"]))
+    sizes = [[len(a), len(b)] for a, b in zip(partition.train, partition.test, strict=True)]
+    if dataset is None:
+        return {"sizes": sizes, "counts": None, "classes": None, "dataset": None}
+    counts = partition.counts(np.asarray(dataset.labels), dataset.classes)
+    rows, columns = np.nonzero(counts)
+    sparse = [[int(r), int(c), int(counts[r, c])] for r, c in zip(rows, columns, strict=True)]
+    names = list(dataset.class_names)
+    return {"sizes": sizes, "counts": sparse, "classes": dataset.classes, "class_names": names, "dataset": dataset.name}

@@ -1,0 +1,74 @@
+"""Who was there when: a picture with a row for each client and a column for each round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedl2g.records import RoundRecord
+from fedl2g.robustness.availability import AWAY, BUSY, DROPPED, LOST, NOT_JOINED
+
+# In order: what is drawn, its colour and the reasons in the records that it stands for.
+_KINDS = (
+    ("replied", "#2a7f62", ()),
+    ("late reply used", "#8ecae6", ()),
+    ("not asked", "#f1f1f1", ()),
+    ("not joined yet", "#c9c9c9", (NOT_JOINED,)),
+    ("away", "#6b6b6b", (AWAY,)),
+    ("dropped out before training", "#e07a5f", (DROPPED,)),
+    ("upload lost after training", "#b5179e", (LOST,)),
+    ("late or still busy", "#f2c14e", (BUSY,)),
+    ("refused", "#000000", ()),
+)
+_NUMBER = {name: number for number, (name, _, _) in enumerate(_KINDS)}
+_REASON = {reason: number for number, (_, _, reasons) in enumerate(_KINDS) for reason in reasons}
+
+
+def presence(history: Sequence[RoundRecord], clients: int) -> list[list[int]]:
+    """For each client the kind (a number into the legend) of every round from 1 on."""
+    rounds = [record for record in history if record.round > 0]
+    return [[_kind(record, client) for record in rounds] for client in range(clients)]
+
+
+def _kind(record: RoundRecord, client: int) -> int:
+    if client in record.refused:
+        return _NUMBER["refused"]
+    if client in record.late:
+        return _NUMBER["late reply used"]
+    reason = record.away.get(client)
+    if reason is None and client in record.missing:
+        return _NUMBER["dropped out before training"]  # an engine's own word: the client could not be reached
+    if reason is not None:
+        return _REASON.get(reason, _NUMBER["late or still busy"])
+    return _NUMBER["replied"] if client in record.participants else _NUMBER["not asked"]
+
+
+def draw_presence(history: Sequence[RoundRecord], clients: int, target: Path) -> Path:
+    """Draw who was there when."""
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    grid = presence(history, clients)
+    figure = Figure(figsize=(9, min(12.0, 2.0 + 0.2 * clients)), layout="constrained")
+    axes = figure.subplots()
+    if grid and grid[0]:
+        axes.imshow(
+            grid,
+            aspect="auto",
+            interpolation="nearest",
+            cmap=ListedColormap([colour for _, colour, _ in _KINDS]),
+            norm=BoundaryNorm([n - 0.5 for n in range(len(_KINDS) + 1)], len(_KINDS)),
+            extent=(0.5, len(grid[0]) + 0.5, clients - 0.5, -0.5),
+        )
+    axes.set(xlabel="round", ylabel="client", title="Who was there when")
+    shown = sorted({kind for row in grid for kind in row})
+    figure.legend(
+        handles=[Patch(color=_KINDS[kind][1], label=_KINDS[kind][0]) for kind in shown],
+        loc="outside lower center",
+        ncols=4,
+        fontsize="small",
+    )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=150)
+    return target

@@ -1,0 +1,234 @@
+"""The HTML report: what it holds, that foreign text stays text, and that a real browser draws it without errors.
+
+The browser tests need Debian's `chromium` and `chromium-driver`; nothing is installed here. Where they are missing
+those tests are skipped, and the structural tests still check the page's content, its escaping and that it is self-contained.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedl2g
+from fedl2g.errors import FedL2GError
+from fedl2g.report.collect import group_runs, loss_increase, read_runs
+from fedl2g.report.page import embed_json, write_report
+
+HOSTILE = "</script><script>window.attacked=1</script><img src=x onerror=window.attacked=1>@DATA@"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("report")
+    common = {"samples": 240, "clients": 4, "partition": "dirichlet:1", "rounds": 3, "models": "small_cnn,small_resnet"}
+    fedl2g.run(fedl2g.Experiment(method="local", **common), root / "local-s0")
+    fedl2g.run(fedl2g.Experiment(method="local", seed=1, **common), root / "local-s1")
+    for lr in (0.0, 10.0):
+        method = {"name": "fedl2g-f", "warmup_rounds": 1, "server_lr": lr}
+        fedl2g.run(fedl2g.Experiment(method=method, **common), root / f"fedl2g-f-{lr:.0f}")
+    return root
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Path:
+    return write_report([folder], folder / "report.html", title=f"A title {HOSTILE}", notes=[HOSTILE])
+
+
+class Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, str] = {}
+        self._open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._open.append(dict(attrs).get("id") or tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._open:
+            self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.texts[self._open[-1]] = self.texts.get(self._open[-1], "") + data
+
+
+def read(page: Path) -> tuple[Reader, dict[str, Any]]:
+    reader = Reader()
+    reader.feed(page.read_text(encoding="utf-8"))
+    return reader, json.loads(reader.texts["data"])
+
+
+def test_the_page_needs_nothing_from_outside(page: Path) -> None:
+    reader, _ = read(page)
+    for tag, attributes in reader.tags:
+        for name in ("src", "href", "action", "data"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("data:", "#")), f"<{tag} {name}={value}>"
+    text = page.read_text(encoding="utf-8")
+    style_and_script = re.sub(r'<script type="application/json".*?</script>', "", text, flags=re.S)
+    urls = set(re.findall(r"https?://[^\s\"')]+", style_and_script))
+    assert urls == {"http://www.w3.org/2000/svg"}  # the name of a vocabulary, nothing that is fetched
+    assert "default-src 'none'" in text
+
+
+def test_foreign_text_stays_text(page: Path) -> None:
+    reader, data = read(page)
+    assert [tag for tag, _ in reader.tags].count("script") == 2
+    assert "img" not in [tag for tag, _ in reader.tags]
+    assert data["notes"] == [HOSTILE]  # and it survives unharmed
+    assert json.loads(embed_json({"a": "\u2028<!--&"})) == {"a": "\u2028<!--&"}
+    assert not set("<>&\u2028") & set(embed_json("\u2028<!--&"))
+
+
+def test_groups_are_seeds_and_labels_tell_them_apart(folder: Path) -> None:
+    groups = group_runs(read_runs([folder]))
+    assert {g.label: [r.seed for r in g.runs] for g in groups} == {
+        "local": [0, 1],
+        "fedl2g-f, server_lr=0.0": [0],
+        "fedl2g-f, server_lr=10.0": [0],
+    }
+
+
+def test_loss_increase_compares_equal_amounts_of_training(folder: Path) -> None:
+    groups = group_runs(read_runs([folder]))
+    local = next(g for g in groups if g.method == "local").runs[0]
+    guided = next(g for g in groups if g.method == "fedl2g-f").runs[0]
+    line = loss_increase(groups)["relative"]["fedl2g-f, server_lr=0.0"]
+    assert line["x"] == [1, 2]  # three rounds less one of warm-up
+    expected = [guided.history[2].loss - local.history[1].loss, guided.history[3].loss - local.history[2].loss]
+    assert line["y"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_page_holds_what_was_measured(page: Path, folder: Path) -> None:
+    reader, data = read(page)
+    result = json.loads((folder / "local-s0" / "result.json").read_text())
+    local = next(g for g in data["groups"] if g["label"] == "local")
+    assert local["accuracy"]["x"] == [0, 1, 2, 3]
+    assert len(local["spread"]) == 2
+    assert len(local["spread"][0]["clients"]) == 4
+    assert max(local["accuracy"]["high"]) >= result["best_accuracy"] - 1e-5
+    guided = next(g for g in data["groups"] if g["method"] == "fedl2g-f")
+    assert guided["cost"]["up_mb"] > 0
+    assert guided["cost"]["warmup_client_s"] is not None
+    assert data["settings"]["common"]["dataset"] == "digits"
+    assert set(data["settings"]["differing"]) >= {"method.server_lr", "method.name"}
+    assert sum(count for _, _, count in data["partitions"][0]["counts"]) == 240
+    assert {p[2] for p in data["embeddings"][0]["points"]} == {"guide", "mean", "feature"}
+    assert data["environments"][0]["values"]["torch"]
+    assert "fedl2g-f, server_lr=10.0" in page.read_text(encoding="utf-8")
+    assert "th" in [tag for tag, _ in reader.tags]
+
+
+def test_no_runs_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(FedL2GError, match="not a run directory"):
+        write_report([tmp_path], tmp_path / "report.html")
+
+
+class Browser:
+    """A few calls of the W3C WebDriver protocol: enough to look at a page in headless chromium."""
+
+    def __init__(self, address: str, profile: Path) -> None:
+        flags = (
+            "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+            f"--disable-component-update --disable-sync --window-size=1200,900 --user-data-dir={profile}"
+        )
+        self.address = address
+        options = {"args": flags.split(), "binary": shutil.which("chromium")}
+        wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        session = self._call("/session", {"capabilities": {"alwaysMatch": wanted}})
+        self.address = f"{address}/session/{session['sessionId']}"
+
+    def _call(self, path: str, body: dict[str, Any] | None, method: str = "POST") -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"}, method=method)
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)["value"]
+
+    def open(self, page: Path) -> None:
+        self._call("/url", {"url": page.resolve().as_uri()})
+
+    def run(self, script: str) -> Any:
+        return self._call("/execute/sync", {"script": script, "args": []})
+
+    def messages(self) -> list[str]:
+        return [entry["message"] for entry in self._call("/se/log", {"type": "browser"})]
+
+    def move_mouse(self, x: int, y: int) -> None:
+        move = {"type": "pointerMove", "x": x, "y": y, "duration": 0}
+        pointer = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [move]}
+        self._call("/actions", {"actions": [pointer]})
+
+    def close(self) -> None:
+        self._call("", None, "DELETE")
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    driver = shutil.which("chromedriver")
+    if driver is None or shutil.which("chromium") is None:
+        pytest.skip("needs Debian's chromium and chromium-driver")
+    with subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = None
+        for line in process.stdout:
+            if match := re.search(r"started successfully on port (\d+)", line):
+                port = match[1]
+                break
+        assert port is not None, "chromedriver did not start"
+        try:
+            found = Browser(f"http://127.0.0.1:{port}", tmp_path / "profile")
+            yield found
+            found.close()
+        finally:
+            process.terminate()
+
+
+def test_a_browser_draws_the_page(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    deadline = time.monotonic() + 60
+    while browser.run("return document.body.dataset.ready") != "yes":
+        assert time.monotonic() < deadline, browser.messages()
+        time.sleep(0.2)
+    assert browser.messages() == []
+    assert browser.run("return window.attacked") is None
+    assert "</script>" in browser.run("return document.querySelector('h1').textContent")
+    figures = browser.run("return [...document.querySelectorAll('figure')].map(f => f.id)")
+    wanted = "accuracy loss loss-increase loss-rise bytes communication computation spread partition embedding-0"
+    assert figures[:10] == wanted.split()
+    for figure in figures:
+        assert browser.run(f"return document.querySelectorAll('#{figure} svg *').length") > 5, figure
+    assert browser.run("return document.querySelectorAll('#accuracy polyline').length") == 3
+    assert browser.run("return document.querySelectorAll('#accuracy polygon.band').length") == 1  # local has two seeds
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
+
+    browser.run("document.querySelector('.chip[data-label=local]').click()")
+    assert browser.run("return document.querySelectorAll('#accuracy polyline').length") == 2
+    browser.run("document.querySelector('.chip[data-label=local]').click()")
+
+    browser.run("document.querySelector('#accuracy').scrollIntoView({block: 'center'})")
+    box = browser.run(
+        "const b = document.querySelector('#accuracy svg').getBoundingClientRect(); return [b.left, b.top, b.width]"
+    )
+    browser.move_mouse(int(box[0] + box[2] / 2), int(box[1] + 60))
+    tip = browser.run("const t = document.getElementById('tip'); return t.hidden ? '' : t.textContent")
+    assert tip.startswith("round")
+    assert "local" in tip
+
+    browser.run("document.querySelectorAll('#table thead th')[1].click()")
+    cells = "[...document.querySelectorAll('#table tbody td:nth-child(2)')]"
+    rows = browser.run(f"return {cells}.map(c => parseFloat(c.textContent))")
+    assert len(rows) == 3
+    assert rows == sorted(rows, reverse=True)
+    assert browser.messages() == []
