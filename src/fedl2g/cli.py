@@ -507,6 +507,10 @@ def _finish(result: RunResult, as_json: bool) -> None:
 
     run = RunDirectory(Path(result.run))
     figure = draw_curves({result.method: [run.history()]}, run.figures / "curves.png")
+    if any(record.away for record in run.history()):
+        from fedl2g.report.presence import draw_presence
+
+        draw_presence(run.history(), run.about()["clients"], run.figures / "presence.png")
     if as_json:
         _print(json.dumps(result.to_dict()))
         return

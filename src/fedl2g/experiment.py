@@ -29,8 +29,9 @@ from fedl2g.methods.options import Options
 from fedl2g.methods.registry import get_method
 from fedl2g.models.catalog import has_equal_heads, resolve_models
 from fedl2g.privacy.settings import Noise
-from fedl2g.robustness.settings import Aggregation, Attack
+from fedl2g.robustness.settings import Aggregation, Attack, Availability
 
+LAYOUTS = ("contiguous", "channels_last")
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?(,cuda:\d+)*")
 
 
@@ -43,6 +44,13 @@ class Execution(BaseModel):
         "inline", description="Where clients live: in this process, in worker processes, or on Flower's nodes."
     )
     workers: int = Field(2, ge=1, le=1024, description="Worker processes of the `workers` engine, one thread each.")
+    memory_mb: int | None = Field(
+        None,
+        ge=1,
+        description="Memory for the clients' networks; the least recently used beyond it wait on disk. Half of what is "
+        "free when absent.",
+    )
+    profile: bool = Field(False, description="Measure where the time of each round goes.")
     checkpoint_every: int = Field(10, ge=1, description="Rounds between checkpoints: what a crash can cost at most.")
     deadline_seconds: float | None = Field(
         None, gt=0, description="flower: how long a round waits for its clients; for ever when absent."
@@ -92,8 +100,20 @@ class Experiment(BaseModel):
     patience: int = Field(
         100, ge=0, description="Stop when this many evaluations passed since the best one; 0 runs all rounds."
     )
-    evaluate_every: int = Field(1, ge=1, description="Rounds between evaluations of all clients.")
+    evaluate_every: int = Field(1, ge=1, description="Rounds between evaluations.")
+    evaluate_clients: int | float | None = Field(
+        None,
+        gt=0,
+        description="Evaluate only a sample of the clients, drawn anew each time: a whole number of them, or a share "
+        "below 1; all when absent.",
+    )
     precision: Literal["float32", "float64"] = Field("float32", description="Number format of models and payloads.")
+    layout: str = Field(
+        "contiguous",
+        description="Memory layout of images and weights, which changes speed and last digits: contiguous, "
+        "channels_last, or auto: the faster one for each architecture, measured on this machine when the run starts "
+        "and kept with the run as a list such as cnn4=channels_last,resnet18=contiguous.",
+    )
     device: str = Field("cpu", description="auto, cpu, mps, cuda, or a list such as cuda:0,cuda:1.")
     noise: Noise = Field(
         default_factory=Noise, description="The paper's noise on uploads (no privacy guarantee); off by default."
@@ -103,6 +123,9 @@ class Experiment(BaseModel):
         description="How the server combines replies: mean, median, trimmed_mean, norm_clip, or a table with `rule`.",
     )
     attack: Attack = Field(default_factory=Attack, description="Simulated hostile clients; none by default.")
+    availability: Availability = Field(
+        default_factory=Availability, description="Simulated unstable, slow, absent and late clients; none by default."
+    )
     execution: Execution = Field(default_factory=Execution, description="How the run is carried out.")
 
     def __init__(self, **settings: Any) -> None:
@@ -126,6 +149,25 @@ class Experiment(BaseModel):
     @classmethod
     def _join_models(cls, value: object) -> object:
         return ",".join(value) if isinstance(value, list | tuple) and all(isinstance(v, str) for v in value) else value
+
+    @field_validator("layout")
+    @classmethod
+    def _known_layout(cls, value: str) -> str:
+        for part in value.split(","):
+            name = part.rpartition("=")[2]
+            if name not in LAYOUTS and value != "auto":
+                raise SettingError(
+                    f"layout: {name!r} is not known.{nearest(name, [*LAYOUTS, 'auto'])} Use auto, contiguous, "
+                    "channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
+                )
+        return value
+
+    @field_validator("evaluate_clients")
+    @classmethod
+    def _number_or_share(cls, value: int | float | None) -> int | float | None:
+        if isinstance(value, float) and value > 1:
+            raise SettingError(f"evaluate_clients: {value} is neither a whole number of clients nor a share up to 1")
+        return value
 
     @field_validator("models", "partition", "device")
     @classmethod
@@ -153,6 +195,26 @@ class Experiment(BaseModel):
     def architectures(self) -> tuple[str, ...]:
         """The architectures that the clients get in turn."""
         return resolve_models(self.models)
+
+    @property
+    def channels_last(self) -> frozenset[str]:
+        """The architectures that compute in this memory layout; none before `auto` has been settled."""
+        if self.layout == "channels_last":
+            return frozenset(self.architectures)
+        pairs = (part.rpartition("=") for part in self.layout.split(","))
+        return frozenset(name for name, _, layout in pairs if layout == "channels_last")
+
+    def settled(self, layout: str) -> Experiment:
+        """The experiment with these layouts in place of `auto`."""
+        return Experiment(**{**dict(self), "layout": layout}) if self.layout == "auto" else self
+
+    @property
+    def evaluated_per_round(self) -> int:
+        """How many clients each evaluation looks at."""
+        wanted = self.evaluate_clients
+        if wanted is None:
+            return self.clients
+        return min(self.clients, wanted if isinstance(wanted, int) else max(1, int(self.clients * wanted + 1e-9)))
 
     @property
     def participants_per_round(self) -> int:
@@ -196,7 +258,12 @@ class Experiment(BaseModel):
 
 
 _SHORT = {"method": "name", "aggregation": "rule"}  # tables that may be given as one word, and what it says
-_OPTIONAL_TABLES: dict[str, type[BaseModel]] = {"noise": Noise, "aggregation": Aggregation, "attack": Attack}
+_OPTIONAL_TABLES: dict[str, type[BaseModel]] = {
+    "noise": Noise,
+    "aggregation": Aggregation,
+    "attack": Attack,
+    "availability": Availability,
+}
 
 
 def overlay(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

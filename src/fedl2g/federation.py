@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,13 +15,17 @@ from torch import Tensor
 from fedl2g import rng
 from fedl2g.engines.base import Absence, Engine, Evaluation
 from fedl2g.errors import Diverged, PayloadError
-from fedl2g.methods.base import Reply, ServerHalf
+from fedl2g.methods.base import Reply, Report, ServerHalf
 from fedl2g.payload import Payload, nbytes
 from fedl2g.records import Accuracy, RoundRecord
 from fedl2g.robustness.attacks import hostile_clients
+from fedl2g.robustness.availability import Fate, Schedule
 
 if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
+
+
+_LATE = "late/"  # prefix of late replies' tensors in a checkpoint
 
 
 class Observer:
@@ -49,6 +54,8 @@ class Federation:
         self.history: list[RoundRecord] = []
         self.stop_reason: str | None = None
         self.hostile = hostile_clients(experiment.attack, experiment.clients, experiment.seed)
+        self.schedule = Schedule(experiment.availability, experiment.clients, experiment.seed)
+        self._late: list[_Late] = []
         self._sent: tuple[int, Payload] | None = None
         self._start = _copy(server.state_dict())
 
@@ -76,19 +83,31 @@ class Federation:
         stream = rng.numpy_stream(self.experiment.seed, "participants", round)
         return sorted(stream.choice(self.experiment.clients, size=count, replace=False).tolist())
 
+    def evaluated(self, round: int) -> Sequence[int]:
+        """The clients that are evaluated after a round: all, or a sample from a stream of its own."""
+        clients, count = self.experiment.clients, self.experiment.evaluated_per_round
+        if count == clients:
+            return range(clients)
+        stream = rng.numpy_stream(self.experiment.seed, "evaluated", round)
+        return sorted(stream.choice(clients, size=count, replace=False).tolist())
+
     def _play(self, round: int) -> None:
         record = RoundRecord(round, self.participants(round))
-        record.hostile = [client for client in record.participants if client in self.hostile]
         started = time.perf_counter()
         broadcast = self._broadcast(round)
         record.server_seconds = time.perf_counter() - started
-        record.down_bytes = nbytes(broadcast) * len(record.participants)
+        fates = self._fates(record)
+        record.hostile = [client for client in fates if client in self.hostile]
+        record.down_bytes = nbytes(broadcast) * len(fates)
         accepted = []
-        for answer in self.engine.train(round, record.participants, broadcast):
+        for answer in self.engine.train(round, list(fates), broadcast):
             if isinstance(answer, Absence):
                 (record.refused if answer.refused else record.missing)[answer.client] = answer.reason
+            elif fates[answer.client].reason:
+                self._miss(answer, fates[answer.client], record)
             elif self._accept(answer, record):
                 accepted.append(answer)
+        accepted += self._arrivals(record)
         if not accepted and record.refused:
             raise Diverged(f"round {round}: no reply could be used ({next(iter(record.refused.values()))})")
         accepted.sort(key=lambda reply: reply.client)  # sums of floats depend on the order
@@ -101,6 +120,41 @@ class Federation:
         record.client_losses = losses
         record.loss = statistics.fmean(losses.values()) if losses else None
         self._finish(record, evaluate=round % self.experiment.evaluate_every == 0 or round == self.experiment.rounds)
+
+    def _fates(self, record: RoundRecord) -> dict[int, Fate]:
+        """The participants that train in this round and what becomes of their replies; the others are recorded."""
+        record.away = self.schedule.whereabouts(record.round)
+        fates = {}
+        for client in record.participants:
+            reason = record.away.get(client)
+            fate = self.schedule.fate(client, record.round) if reason is None else Fate(trains=False, reason=reason)
+            if fate.trains:
+                fates[client] = fate
+            if fate.reason:
+                record.missing[client] = record.away[client] = fate.reason
+            if fate.delay:
+                self.schedule.busy[client] = record.round + fate.delay
+        return fates
+
+    def _miss(self, reply: Reply, fate: Fate, record: RoundRecord) -> None:
+        """A client has trained, but its reply is lost, or comes later."""
+        record.client_seconds += reply.report.seconds
+        if self.schedule.uses(fate):
+            late = replace(reply, weight=self.schedule.weight(fate.delay))
+            self._late.append(_Late(record.round + fate.delay, record.round, late))
+
+    def _arrivals(self, record: RoundRecord) -> list[Reply]:
+        """The replies of earlier rounds that arrive now and can be used."""
+        due = [late for late in self._late if late.arrives <= record.round]
+        self._late = [late for late in self._late if late.arrives > record.round]
+        used = []
+        for late in sorted(due, key=lambda late: late.reply.client):
+            seconds = record.client_seconds  # counted in the round in which it trained
+            if self._accept(late.reply, record):
+                used.append(late.reply)
+                record.late[late.reply.client] = late.asked
+            record.client_seconds = seconds
+        return used
 
     def _broadcast(self, round: int) -> Payload:
         """What the server sends in a round: made once, for the evaluation before the round and for the round."""
@@ -130,7 +184,7 @@ class Federation:
     def _finish(self, record: RoundRecord, evaluate: bool) -> None:
         if evaluate:
             started = time.perf_counter()
-            clients = range(self.experiment.clients)
+            clients = self.evaluated(record.round)
             record.accuracy = _accuracy(self.engine.evaluate(clients, self._broadcast(record.round + 1)), self.hostile)
             record.evaluation_seconds = time.perf_counter() - started
         self.history.append(record)
@@ -142,10 +196,25 @@ class Federation:
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain values that, with the clients' states, continue the run exactly."""
-        return self.server.state_dict(), {"history": [record.to_dict() for record in self.history]}
+        values: dict[str, Any] = {"history": [record.to_dict() for record in self.history]}
+        if not self.schedule.on:
+            return self.server.state_dict(), values
+        tensors = dict(self.server.state_dict())
+        for number, late in enumerate(self._late):
+            tensors |= {f"{_LATE}{number}/{name}": tensor for name, tensor in late.reply.payload.items()}
+        values["busy"] = list(self.schedule.busy.items())
+        values["late"] = [late.to_dict() for late in self._late]
+        return tensors, values
 
     def load_state_dict(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Continue from `state_dict()`."""
+        tensors = dict(tensors)
+        late: list[Payload] = [{} for _ in values.get("late", [])]
+        for name in [name for name in tensors if name.startswith(_LATE)]:
+            number, _, entry = name.removeprefix(_LATE).partition("/")
+            late[int(number)][entry] = tensors.pop(name)
+        self._late = [_Late.from_dict(v, p) for v, p in zip(values.get("late", []), late, strict=True)]
+        self.schedule.busy = dict(values.get("busy", []))
         self.server.load_state_dict(tensors)
         self.history = [RoundRecord.from_dict(record) for record in values["history"]]
         self.stop_reason = None
@@ -154,6 +223,31 @@ class Federation:
     def start_over(self) -> None:
         """Go back to before the first round (the clients' side is `Engine.restore(None)`)."""
         self.load_state_dict(_copy(self._start), {"history": []})
+
+
+@dataclass(frozen=True)
+class _Late:
+    """A reply that is on its way."""
+
+    arrives: int
+    asked: int
+    reply: Reply
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the payload, for a checkpoint."""
+        r = self.reply
+        return {
+            "arrives": self.arrives,
+            "asked": self.asked,
+            "client": r.client,
+            "weight": r.weight,
+            "report": asdict(r.report),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], payload: Payload) -> _Late:
+        reply = Reply(values["client"], payload, Report(**values["report"]), values["weight"])
+        return cls(values["arrives"], values["asked"], reply)
 
 
 def _copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -40,7 +40,9 @@ class RoundRecord:
     refused: dict[int, str] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)  # participants without a reply, and why
     server: dict[str, float] = field(default_factory=dict)  # the method's own numbers
-    hostile: list[int] = field(default_factory=list)  # participants that attacked (simulated)
+    hostile: list[int] = field(default_factory=list)  # simulated: those that attacked
+    away: dict[int, str] = field(default_factory=dict)  # simulated: who was not there, or did not reply; why
+    late: dict[int, int] = field(default_factory=dict)  # simulated: replies used now, and the round they belong to
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` reads them back."""
@@ -52,7 +54,8 @@ class RoundRecord:
         accuracy = values["accuracy"]
         if accuracy is not None:
             accuracy = Accuracy(**{**accuracy, "clients": _int_keys(accuracy["clients"])})
-        numbered = {name: _int_keys(values[name]) for name in ("client_losses", "refused", "missing") if name in values}
+        by_client = ("client_losses", "refused", "missing", "away", "late")
+        numbered = {name: _int_keys(values[name]) for name in by_client if name in values}
         return cls(**{**values, **numbered, "accuracy": accuracy})
 
 

@@ -48,3 +48,46 @@ class Attack(BaseModel):
                 f"attack.strength: {self.strength} is not allowed: it is a share of the labels, at most 1"
             )
         return self
+
+
+class Availability(BaseModel):
+    """Simulated unstable clients. Every choice follows from the seed, so each engine sees the same clients fail."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    dropout_before: float = Field(
+        0.0, ge=0, le=1, description="Chance in each round that a client fails before it trains: its model stays."
+    )
+    dropout_after: float = Field(
+        0.0, ge=0, le=1, description="Chance in each round that an upload is lost after training: its model has moved."
+    )
+    unstable_share: float = Field(1.0, ge=0, le=1, description="Share of the clients that these two chances concern.")
+    speed_spread: float = Field(
+        0.0, ge=0, le=10, description="How different the clients' speeds are: deviation of the logarithm of their time."
+    )
+    speed_jitter: float = Field(0.0, ge=0, le=10, description="The same for one client from round to round.")
+    deadline: float | None = Field(
+        None, gt=0, description="A round's length, in units of the typical client's time; none when absent."
+    )
+    late: Literal["drop", "use"] = Field(
+        "drop", description="Replies after the deadline: dropped, or used when they arrive; the model has moved anyhow."
+    )
+    staleness_power: float = Field(
+        0.5, ge=0, le=100, description="A reply that comes d rounds late weighs (1 + d) ^ -staleness_power."
+    )
+    maximum_delay: int = Field(10, ge=1, description="A reply that comes more rounds late than this is dropped.")
+    leave: float = Field(0.0, ge=0, le=1, description="Chance in each round that a client leaves for many rounds.")
+    absence_rounds: int = Field(
+        20, ge=1, description="How many rounds it stays away; it comes back with the model it left with."
+    )
+    join_share: float = Field(0.0, ge=0, le=1, description="Share of the clients that join later than round 1.")
+    join_until: int = Field(10, ge=2, description="They join in a round drawn from 2 to this one.")
+
+    @model_validator(mode="after")
+    def _slow_needs_a_deadline(self) -> Availability:
+        if self.deadline is None and (self.speed_spread or self.speed_jitter):
+            raise SettingError(
+                "availability.deadline: missing, but speed_spread or speed_jitter is set; speeds matter only with a "
+                "deadline, for example availability.deadline=1.5"
+            )
+        return self
