@@ -12,7 +12,7 @@ from fedl2g.client import Task
 from fedl2g.errors import PayloadError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.registry import get_method, method_names
-from fedl2g.payload import nbytes
+from fedl2g.payload import from_bytes, nbytes, to_bytes
 
 MB = 2**20
 BYTES, ID = 8, 8  # float64, int64
@@ -33,6 +33,7 @@ def held_classes(world: World, client: int) -> int:
 
 
 def world_after(method: str, rounds: int = 1) -> World:
+    """A world that has played some rounds."""
     options = {"fedmrl": {"sub_feature_dim": 3}, "fedl2g-l": {"warmup_rounds": 0}, "fedl2g-f": {"warmup_rounds": 0}}
     world = make_world(method, **options.get(method, {}))
     for round in range(1, rounds + 1):
@@ -118,6 +119,16 @@ def test_replies_are_copies(method: str) -> None:
     for upload, copy in zip(uploads, before, strict=True):
         assert all(torch.equal(tensor, copy[name]) for name, tensor in upload.items())
     assert all(torch.equal(tensor, copies[name]) for name, tensor in sent.items())
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_a_restored_server_sends_the_same(method: str) -> None:
+    """Also which classes have no vector yet."""
+    world, fresh = world_after(method, rounds=2), world_after(method, rounds=0)
+    fresh.server.load_state_dict(from_bytes(to_bytes(world.server.state_dict())))
+    sent, again = world.server.broadcast(3), fresh.server.broadcast(3)
+    assert sent.keys() == again.keys()
+    assert all(torch.equal(tensor, again[name]) for name, tensor in sent.items())
 
 
 @pytest.mark.parametrize("method", [name for name in method_names() if name != "local"])
