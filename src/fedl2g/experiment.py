@@ -232,8 +232,9 @@ class Experiment(BaseModel):
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True, exclude=self._untouched()))
 
     def _untouched(self) -> set[str]:
-        """The tables that came later and are off here: leaving them out keeps the names of earlier experiments."""
-        return {name for name, table in _OPTIONAL_TABLES.items() if getattr(self, name) == table()}
+        """Later settings that have their defaults here: left out, so that earlier experiments keep their names."""
+        later = {name: field for name, field in type(self).model_fields.items() if name not in _FIRST}
+        return {n for n, field in later.items() if getattr(self, n) == field.get_default(call_default_factory=True)}
 
     @classmethod
     def from_toml(
@@ -257,6 +258,14 @@ class Experiment(BaseModel):
         return cls.from_toml(text, overrides, source=str(path))
 
 
+# The settings that experiments had from the beginning on: always part of an experiment's file and fingerprint.
+_FIRST = frozenset(
+    (
+        *("method", "dataset", "samples", "image_size", "partition", "test_fraction", "models", "clients"),
+        *("participation", "rounds", "local_epochs", "batch_size", "client_lr", "reshuffle", "seed"),
+        *("patience", "evaluate_every", "precision", "device", "execution"),
+    )
+)
 _SHORT = {"method": "name", "aggregation": "rule"}  # tables that may be given as one word, and what it says
 _OPTIONAL_TABLES: dict[str, type[BaseModel]] = {
     "noise": Noise,
