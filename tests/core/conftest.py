@@ -129,8 +129,8 @@ def untracked(model: nn.Module) -> Iterator[None]:
     for m in norms:
         m.running_mean = m.running_var = m.num_batches_tracked = None
     yield
-    for m, (m.running_mean, m.running_var, m.num_batches_tracked) in zip(norms, kept, strict=True):
-        pass
+    for m, statistics in zip(norms, kept, strict=True):
+        m.running_mean, m.running_var, m.num_batches_tracked = statistics
 
 
 def _double_backward(model: nn.Module, study: Any, quiz: Any, guide: Tensor, lr: float, space: str) -> Tensor:

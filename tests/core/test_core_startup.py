@@ -54,12 +54,15 @@ def test_a_seeded_block_leaves_the_global_generator_as_it_was() -> None:
     with rng.seeded(0, "train", 1, 2):
         inside = torch.rand(4)
     assert torch.equal(torch.get_rng_state(), before)
-    torch.rand(9)
-    with pytest.raises(RuntimeError, match="stop"), rng.seeded(0, "train", 1, 2):
-        assert torch.equal(torch.rand(4), inside)
-        state_in_block = torch.get_rng_state()
-        raise RuntimeError("stop")
-    assert not torch.equal(torch.get_rng_state(), state_in_block)
+
+    def fail() -> None:
+        with rng.seeded(0, "train", 1, 2):
+            assert torch.equal(torch.rand(4), inside)
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail()
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_one_thread_inside_the_block_and_as_before_after_it() -> None:

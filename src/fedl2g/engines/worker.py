@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
 from fedl2g.data import Partition, load_dataset
 from fedl2g.engines import wire
@@ -37,7 +38,7 @@ def main() -> None:
                 wire.send(connection, {"done": header["do"]})
             except FedL2GError as error:
                 wire.send(connection, {"error": type(error).__name__, "message": str(error)})
-            except (EOFError, OSError):
+            except (EOFError, ConnectionError):
                 raise
             except Exception:
                 wire.send(connection, {"error": "FedL2GError", "message": traceback.format_exc()})
@@ -77,7 +78,10 @@ def _serve(host: Host, connection: Connection, header: wire.Header, payload: Pay
             for client in header["clients"]:
                 wire.send(connection, asdict(host.evaluate(client, payload)))
         case "save":
-            host.save(Path(header["directory"]))
+            try:
+                host.save(Path(header["directory"]))
+            except (OSError, SafetensorError) as error:  # a full disk is no reason to die
+                raise RunError(getattr(error, "strerror", None) or str(error)) from error
         case "restore":
             host.restore(Path(header["directory"]) if header["directory"] else None)
 

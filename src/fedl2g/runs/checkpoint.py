@@ -43,7 +43,8 @@ def write_checkpoint(folder: Path, federation: Federation) -> Path:
             "files": {path.name: _digest(path) for path in sorted(partial.iterdir())},
             "values": values,
         }
-        (partial / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        sealed = {"state": state, "digest": _seal(state)}
+        (partial / "state.json").write_text(json.dumps(sealed), encoding="utf-8")
         for path in (*partial.iterdir(), partial):
             _flush_to_disk(path)
         if final.exists():
@@ -91,13 +92,14 @@ class _Damaged(FedL2GError):
 
 def _read_state(path: Path, fingerprint: str) -> dict[str, Any]:
     try:
-        state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        files: dict[str, str] = state["files"]
-        found = {file.name: _digest(file) for file in path.iterdir() if file.name != "state.json"}
+        sealed = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        state: dict[str, Any] = sealed["state"]
+        if sealed["digest"] != _seal(state):
+            raise _Damaged("state.json is not as it was written")
         if state["format"] != _FORMAT:
             raise _Damaged(f"unknown format {state['format']!r}")
-        if state["fingerprint"] == fingerprint and not isinstance(state["values"]["history"], list):
-            raise _Damaged("state.json holds no history")
+        files: dict[str, str] = state["files"]
+        found = {file.name: _digest(file) for file in path.iterdir() if file.name != "state.json"}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _Damaged(f"state.json cannot be read: {error!r}") from error
     if state["fingerprint"] != fingerprint:
@@ -109,6 +111,11 @@ def _read_state(path: Path, fingerprint: str) -> dict[str, Any]:
 
 def _checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*"))
+
+
+def _seal(state: dict[str, Any]) -> str:
+    """A digest of the state itself: nothing else would notice a changed digit in the history."""
+    return hashlib.sha256(json.dumps(state).encode()).hexdigest()
 
 
 def _digest(path: Path) -> str:

@@ -81,14 +81,18 @@ class StopOnInterrupt(Observer):
 
     def __init__(self) -> None:
         self._previous: Any = None
+        self._pressed = False
 
     def on_start(self, federation: Federation) -> None:
+        if self._pressed:  # and then a worker was lost: the federation went back, the wish stands
+            federation.stop(self.REASON)
         if threading.current_thread() is not threading.main_thread() or self._previous is not None:
             return
 
         def handle(number: int, frame: FrameType | None) -> None:
-            if federation.stop_reason == self.REASON:
+            if self._pressed:
                 raise KeyboardInterrupt
+            self._pressed = True
             federation.stop(self.REASON)
 
         self._previous = signal.signal(signal.SIGINT, handle)
