@@ -30,6 +30,7 @@ class Task:
     reshuffle: bool = True
     feature_dim: int = 512
     dtype: torch.dtype = torch.float32
+    channels_last: frozenset[str] = frozenset()  # the architectures that compute in this memory layout
     aggregation: Aggregation = Aggregation()  # how the server combines what many clients sent
 
     def build(self, architecture: str, purpose: str, *ids: int, feature_dim: int | None = None) -> SplitModel:
@@ -41,7 +42,11 @@ class Task:
                 image_shape=self.image_shape,
                 feature_dim=self.feature_dim if feature_dim is None else feature_dim,
             )
-        return model.to(self.dtype)
+        return model.to(self.dtype, memory_format=self.layout(architecture))
+
+    def layout(self, architecture: str) -> torch.memory_format:
+        """The memory layout of an architecture's weights and images."""
+        return torch.channels_last if architecture in self.channels_last else torch.preserve_format
 
     def build_auxiliary(self, feature_dim: int | None = None) -> SplitModel:
         """The auxiliary model as the server starts with it."""

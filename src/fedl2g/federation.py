@@ -214,9 +214,13 @@ class Federation:
             number, _, entry = name.removeprefix(_LATE).partition("/")
             late[int(number)][entry] = tensors.pop(name)
         self._late = [_Late.from_dict(v, p) for v, p in zip(values.get("late", []), late, strict=True)]
-        self.schedule.busy = dict(values.get("busy", []))
+        self.schedule.busy = {int(client): int(until) for client, until in values.get("busy", [])}
+        history = [RoundRecord.from_dict(record) for record in values["history"]]
+        if [record.round for record in history] != list(range(len(history))):
+            raise ValueError("the history has gaps")
+        self.server.check_state(tensors)
         self.server.load_state_dict(tensors)
-        self.history = [RoundRecord.from_dict(record) for record in values["history"]]
+        self.history = history
         self.stop_reason = None
         self._sent = None
 
@@ -246,6 +250,9 @@ class _Late:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], payload: Payload) -> _Late:
+        numbers = [values[name] for name in ("client", "arrives", "asked", "weight")]
+        if not all(type(number) in (int, float) for number in numbers) or not 0 < values["weight"] <= 1:
+            raise ValueError(f"a late reply with the numbers {numbers}")
         reply = Reply(values["client"], payload, Report(**values["report"]), values["weight"])
         return cls(values["arrives"], values["asked"], reply)
 

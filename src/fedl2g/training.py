@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedl2g.profiling import DATA, GRADIENT, OPTIMISER, watch
+
 # (objective to minimise, cross entropy of the client's own model alone: the paper's "original local loss")
 Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -46,9 +48,18 @@ class Update:
 class ImageView:
     """A client's samples: positions in the one shared uint8 array, turned into normalised batches on demand."""
 
-    def __init__(self, images: Tensor, labels: Tensor, indices: Tensor, *, device: torch.device, dtype: torch.dtype):
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        indices: Tensor,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        layout: torch.memory_format = torch.preserve_format,
+    ) -> None:
         self.images, self.labels, self.indices = images, labels, indices
-        self.device, self.dtype = device, dtype
+        self.device, self.dtype, self.layout = device, dtype, layout
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -60,11 +71,18 @@ class ImageView:
         if self.device.type == "cuda":
             x, y = x.pin_memory(), y.pin_memory()
         x, y = x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
-        return x.to(self.dtype).div_(127.5).sub_(1.0), y
+        return x.to(self.dtype, memory_format=self.layout).div_(127.5).sub_(1.0), y
 
     def subset(self, positions: Tensor) -> ImageView:
         """The view of some of these samples."""
-        return ImageView(self.images, self.labels, self.indices[positions], device=self.device, dtype=self.dtype)
+        return ImageView(
+            self.images,
+            self.labels,
+            self.indices[positions],
+            device=self.device,
+            dtype=self.dtype,
+            layout=self.layout,
+        )
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All samples in order, in batches of at most `size`."""
@@ -92,14 +110,18 @@ def train(
     """Train for one epoch per order: the loss of each batch, one backward pass, one step of every update."""
     moving = list(updates)
     losses: list[Tensor] = []  # they stay on the device: no host sync per step
+    watch.start()
     for order in orders:
         for positions in training_batches(order, batch_size):
             x, y = at_least_two(*view.batch(positions))
+            watch.lap(DATA)
             objective, cross_entropy = loss(x, y)
             objective.backward()  # type: ignore[no-untyped-call]
+            watch.lap(GRADIENT)
             for update in moving:
                 update.step()
             losses.append(cross_entropy.detach())
+            watch.lap(OPTIMISER)
     return TrainingLog(len(losses), torch.stack(losses).cpu().double().mean().item() if losses else None)
 
 

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedl2g.client import Client, Task
 from fedl2g.data import Dataset, Partition
 from fedl2g.engines.base import Evaluation
+from fedl2g.engines.states import State, StateStore, available_bytes
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.base import ClientHalf, Reply, Report
 from fedl2g.methods.registry import get_method
+from fedl2g.models import SplitModel
 from fedl2g.models.catalog import is_factory
 from fedl2g.payload import Payload
 from fedl2g.privacy.noise import add_noise
+from fedl2g.profiling import watch
 from fedl2g.robustness.attacks import corrupt, hostile_clients, random_labels
 from fedl2g.training import ImageView
 
@@ -38,6 +41,7 @@ class Site:
     experiment: Experiment
     dataset: Dataset
     partition: Partition
+    scratch: Path | None = None  # where clients that do not fit in memory wait: on the disk of the checkpoints
 
     @property
     def task(self) -> Task:
@@ -54,6 +58,7 @@ class Site:
             client_lr=e.client_lr,
             reshuffle=e.reshuffle,
             dtype=getattr(torch, e.precision),
+            channels_last=e.channels_last,
             aggregation=e.aggregation,
         )
 
@@ -70,9 +75,13 @@ class Site:
 
 
 class Host:
-    """Builds clients when they are first needed, keeps them, trains and evaluates them."""
+    """Builds clients when they are first needed, keeps them, trains and evaluates them.
 
-    def __init__(self, site: Site, device: torch.device) -> None:
+    Of the clients that do not fit in its share of the memory, the least recently used wait on disk. `share` says which
+    of how many hosts on this machine it is.
+    """
+
+    def __init__(self, site: Site, device: torch.device, share: tuple[int, int] = (0, 1)) -> None:
         self.site = site
         self.task = site.task
         self.device = device
@@ -82,21 +91,63 @@ class Host:
             self.images = torch.from_numpy(site.dataset.images)
             self.labels = torch.from_numpy(site.dataset.labels)
         self.hostile = hostile_clients(site.experiment.attack, site.experiment.clients, self.task.seed)
-        self._halves: dict[int, ClientHalf[Any]] = {}
-        self._changed: set[int] = set()
+        self.budget = memory_budget(site.experiment.execution.memory_mb, hosts=share[1])
+        self._halves: OrderedDict[int, ClientHalf[Any]] = OrderedDict()  # those in memory, the last used at the end
+        self._bytes: dict[int, int] = {}  # what each of them takes
+        self._taken = 0
+        self._changed: set[int] = set()  # all that are not as freshly built, in memory or not
+        self._unsaved: set[int] = set()  # those in memory that have changed since the store saw them
+        self._store = StateStore(site.scratch / f"host-{share[0]}" if site.scratch else None)
+        self._spare: dict[str, SplitModel] = {}  # a network of each architecture for the next client read from disk
+        self._coming: deque[int] = deque()
         self._evaluations: dict[int, Evaluation] = {}
+        if site.experiment.execution.profile:
+            watch.on(_waiter(device))
 
     def half(self, client: int) -> ClientHalf[Any]:
         """One client's half of the method, with its client inside."""
-        if client not in self._halves:
-            self._halves[client] = self._build(client)
+        if client in self._halves:
+            self._halves.move_to_end(client)
+        else:
+            half = self._build(client)
+            if client in self._store:
+                _load(half, self._store.read(client))
+            self._halves[client] = half
+            self._bytes[client] = _bytes_of(half)
+            self._taken += self._bytes[client]
+            self._make_room()
+        while self._coming and self._coming[0] == client:
+            self._coming.popleft()
+        if self._coming and self._coming[0] not in self._halves:
+            self._store.read_ahead(self._coming[0])
         return self._halves[client]
 
+    def expect(self, clients: Sequence[int]) -> None:
+        """Say who is about to be trained or evaluated, in this order."""
+        self._coming = deque(clients)
+
+    def _make_room(self) -> None:
+        """Send the least recently used clients to the disk until the others fit; the newest stays in any case."""
+        while len(self._halves) > 1 and self._taken > self.budget:
+            client, half = self._halves.popitem(last=False)
+            self._taken -= self._bytes.pop(client)
+            if client in self._unsaved:
+                self._store.write_behind(client, _state(half))
+                self._unsaved.remove(client)
+            self._spare[self.site.architecture(client)] = half.model
+
     def _build(self, client: int) -> ClientHalf[Any]:
-        model = self.task.build(self.site.architecture(client), "init", client).to(self.device)
+        architecture = self.site.architecture(client)
+        spare = self._spare.pop(architecture, None) if client in self._store else None
+        model = spare or self.task.build(architecture, "init", client).to(self.device)
         train, test = (
             ImageView(
-                self.images, self.labels, torch.as_tensor(part[client]), device=self.device, dtype=self.task.dtype
+                self.images,
+                self.labels,
+                torch.as_tensor(part[client]),
+                device=self.device,
+                dtype=self.task.dtype,
+                layout=self.task.layout(architecture),
             )
             for part in (self.site.partition.train, self.site.partition.test)
         )
@@ -117,9 +168,10 @@ class Host:
         log = half.client.log
         if log.steps:
             self._changed.add(client)
+            self._unsaved.add(client)
             self._evaluations.pop(client, None)
-        report = Report(len(half.client.train_set), log.steps, log.cross_entropy, seconds)
-        upload = {name: t.detach().cpu() for name, t in upload.items()}
+        report = Report(len(half.client.train_set), log.steps, log.cross_entropy, seconds, watch.take())
+        upload = {name: t.detach().cpu().contiguous() for name, t in upload.items()}
         upload = add_noise(upload, self.site.experiment.noise, self.task.seed, client, round)
         if client in self.hostile:
             upload = corrupt(upload, payload, self.site.experiment.attack, self.task.seed, client, round)
@@ -148,28 +200,27 @@ class Host:
         return result
 
     def save(self, directory: Path) -> None:
-        """Write each changed client's state into a file of its own."""
+        """Give each changed client's state a file of its own; one that has not moved since is not written again."""
         for client in sorted(self._changed):
-            safetensors.torch.save_file(self.state(client), client_file(directory, client))
+            if client in self._unsaved:
+                self._store.write(client, _state(self._halves[client]))
+                self._unsaved.remove(client)
+            self._store.export(client, client_file(directory, client))
 
     def state(self, client: int) -> dict[str, Tensor]:
         """A copy of all that changes over rounds on one client: its network and the method's private tensors."""
-        half = self.half(client)
-        state = dict(half.model.state_dict())
-        state |= {_METHOD + name: tensor for name, tensor in half.state_dict().items()}
-        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
+        return _state(self.half(client))
 
     def restore(self, directory: Path | None) -> None:
         """Forget every client's state and take the one in the directory, where there is one."""
-        self._evaluations.clear()
-        self._halves.clear()
-        self._changed.clear()
+        self.close()
         if directory is None:
             return
         for path in directory.glob("client-*.safetensors"):
             client = int(path.stem.removeprefix("client-"))
             if self.holds(client):
-                self.load_state(client, safetensors.torch.load_file(path))
+                self._store.adopt(client, path)
+                self._changed.add(client)
 
     def holds(self, client: int) -> bool:
         """Whether a client of that number lives in this process."""
@@ -177,11 +228,56 @@ class Host:
 
     def load_state(self, client: int, state: dict[str, Tensor]) -> None:
         """Bring one client to a state that `state` gave."""
-        half = self.half(client)
-        private = {name.removeprefix(_METHOD): state.pop(name) for name in list(state) if name.startswith(_METHOD)}
-        half.model.load_state_dict(state)
-        half.load_state_dict(private)
+        _load(self.half(client), state)
         self._changed.add(client)
+        self._unsaved.add(client)
+        self._evaluations.pop(client, None)
+
+    def close(self) -> None:
+        """Forget every client, in memory and on disk."""
+        self._evaluations.clear()
+        self._halves.clear()
+        self._bytes.clear()
+        self._taken = 0
+        self._changed.clear()
+        self._unsaved.clear()
+        self._store.clear()
+
+
+def _state(half: ClientHalf[Any]) -> State:
+    state = dict(half.model.state_dict())
+    state |= {_METHOD + name: tensor for name, tensor in half.state_dict().items()}
+    # Row by row whatever the layout in memory: a file does not depend on it.
+    return {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
+
+
+def _load(half: ClientHalf[Any], state: State) -> None:
+    private = {name.removeprefix(_METHOD): tensor for name, tensor in state.items() if name.startswith(_METHOD)}
+    half.model.load_state_dict({name: tensor for name, tensor in state.items() if not name.startswith(_METHOD)})
+    half.load_state_dict(private)
+
+
+def _bytes_of(half: ClientHalf[Any]) -> int:
+    """The memory of all networks that a client's half of a method holds."""
+    tensors: dict[int, int] = {}
+    for module in vars(half).values():
+        if isinstance(module, nn.Module):
+            for tensor in (*module.parameters(), *module.buffers()):
+                tensors[id(tensor)] = tensor.nbytes
+    return sum(tensors.values())
+
+
+def memory_budget(megabytes: int | None, hosts: int) -> int:
+    """Bytes of client states that each of the hosts on this machine may keep; by default half of what is free."""
+    return (available_bytes() // 2 if megabytes is None else megabytes * 2**20) // hosts
+
+
+def _waiter(device: torch.device) -> Callable[[], None] | None:
+    """What waits until a device has done all it was asked to do."""
+    if device.type in ("cpu", "meta"):
+        return None
+    module = torch.get_device_module(device)
+    return lambda: module.synchronize()  # type: ignore[no-any-return]
 
 
 def client_file(directory: Path, client: int) -> Path:

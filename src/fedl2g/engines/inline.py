@@ -18,12 +18,14 @@ class InlineEngine:
         self.host = Host(site, resolve_device(site.experiment.device))
 
     def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply]:
+        self.host.expect(participants)
         for client in participants:
             with one_thread():
                 reply = self.host.train(client, round, payload)
             yield reply
 
     def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation]:
+        self.host.expect(clients)
         with one_thread():
             return [self.host.evaluate(client, payload) for client in clients]
 
@@ -38,4 +40,4 @@ class InlineEngine:
         """Nothing can be lost: the clients live in this process."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        self.host.close()

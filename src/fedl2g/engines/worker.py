@@ -53,15 +53,17 @@ def _start(header: wire.Header) -> Host:
     dataset = load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
     if dataset.fingerprint != header["dataset"]:
         raise RunError("the dataset changed while the run was starting; start it again")
-    site = Site(experiment, dataset, Partition.from_json(header["partition"]))
-    return PinnedHost(site, resolve_device(experiment.device, header["worker"]), frozenset(header["clients"]))
+    scratch = Path(header["scratch"]) if header["scratch"] else None
+    site = Site(experiment, dataset, Partition.from_json(header["partition"]), scratch)
+    device = resolve_device(experiment.device, header["worker"])
+    return PinnedHost(site, device, frozenset(header["clients"]), (header["worker"], header["workers"]))
 
 
 class PinnedHost(Host):
     """A host for some of the clients: those pinned to this worker."""
 
-    def __init__(self, site: Site, device: torch.device, clients: frozenset[int]) -> None:
-        super().__init__(site, device)
+    def __init__(self, site: Site, device: torch.device, clients: frozenset[int], share: tuple[int, int]) -> None:
+        super().__init__(site, device, share)
         self.clients = clients
 
     def holds(self, client: int) -> bool:
@@ -71,10 +73,12 @@ class PinnedHost(Host):
 def _serve(host: Host, connection: Connection, header: wire.Header, payload: Payload) -> None:
     match header["do"]:
         case "train":
+            host.expect(header["clients"])
             for client in header["clients"]:
                 reply = host.train(client, header["round"], payload)
                 wire.send(connection, {"client": client, "report": asdict(reply.report)}, reply.payload)
         case "evaluate":
+            host.expect(header["clients"])
             for client in header["clients"]:
                 wire.send(connection, asdict(host.evaluate(client, payload)))
         case "save":

@@ -69,6 +69,8 @@ class WorkersEngine:
             start = {
                 "do": "start",
                 "worker": worker.number,
+                "workers": len(self.placement),
+                "scratch": str(self.site.scratch.resolve()) if self.site.scratch else None,
                 "clients": worker.clients,
                 "experiment": self.site.experiment.model_dump(mode="json"),
                 "plugins": loaded_plugins(),

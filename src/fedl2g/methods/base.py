@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedl2g.client import Client, Task
 from fedl2g.methods.options import Options
-from fedl2g.payload import Payload, Specification, check_payload
+from fedl2g.payload import Payload, Specification, check_payload, tensors_spec
 from fedl2g.robustness.aggregation import combine_by_class, combine_payloads
 
 __all__ = ["ClientHalf", "Options", "Reply", "Report", "ServerHalf"]
@@ -24,6 +24,7 @@ class Report:
     steps: int = 0
     loss: float | None = None  # cross entropy alone, mean over the round's batches
     seconds: float = 0.0
+    laps: dict[str, float] = field(default_factory=dict)  # where they went, if that is measured
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,10 @@ class ServerHalf(Generic[OptionsT]):
     def state_dict(self) -> dict[str, Tensor]:
         """All that changes over rounds."""
         return {}
+
+    def check_state(self, state: dict[str, Tensor]) -> None:
+        """Refuse a state that `load_state_dict` cannot use: by default, any but the present names, types and shapes."""
+        check_payload(state, tensors_spec(self.state_dict()))
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continue from `state_dict()`."""

@@ -17,7 +17,7 @@ from typing import Any
 import safetensors
 import safetensors.torch
 
-from fedl2g.errors import FedL2GError, RunError
+from fedl2g.errors import FedL2GError, PayloadError, RunError
 from fedl2g.federation import Federation
 
 _FORMAT = 1
@@ -32,6 +32,7 @@ def write_checkpoint(folder: Path, federation: Federation) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         federation.engine.save(partial)
+        known = _unchanged(partial, folder)
         tensors, values = federation.state_dict()
         safetensors.torch.save_file(
             {k: t.contiguous().clone() for k, t in tensors.items()}, partial / "server.safetensors"
@@ -40,12 +41,12 @@ def write_checkpoint(folder: Path, federation: Federation) -> Path:
             "format": _FORMAT,
             "fingerprint": federation.experiment.fingerprint,
             "round": federation.round,
-            "files": {path.name: _digest(path) for path in sorted(partial.iterdir())},
+            "files": {path.name: known.get(path.name) or _digest(path) for path in sorted(partial.iterdir())},
             "values": values,
         }
         sealed = {"state": state, "digest": _seal(state)}
         (partial / "state.json").write_text(json.dumps(sealed), encoding="utf-8")
-        for path in (*partial.iterdir(), partial):
+        for path in (*(path for path in partial.iterdir() if path.name not in known), partial):
             _flush_to_disk(path)
         if final.exists():
             shutil.rmtree(final)
@@ -70,8 +71,7 @@ def restore_checkpoint(folder: Path, federation: Federation) -> int:
     for path in reversed(found):
         try:
             state = _read_state(path, federation.experiment.fingerprint)
-            federation.engine.restore(path)
-            federation.load_state_dict(safetensors.torch.load_file(path / "server.safetensors"), state["values"])
+            _load(path, federation, state["values"])
         except _Damaged as error:
             _log.warning("%s is damaged (%s); trying the one before it", path, error)
         else:
@@ -86,6 +86,17 @@ def restore_checkpoint(folder: Path, federation: Federation) -> int:
     return 0
 
 
+def _load(path: Path, federation: Federation, values: dict[str, Any]) -> None:
+    """Bring the server and the clients to a checkpoint whose files are as they were written."""
+    try:
+        federation.load_state_dict(safetensors.torch.load_file(path / "server.safetensors"), values)
+        federation.engine.restore(path)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, IndexError) as error:
+        raise _Damaged(f"it does not fit this experiment: {error!r}") from error
+    except (safetensors.SafetensorError, PayloadError) as error:
+        raise _Damaged(str(error)) from error
+
+
 class _Damaged(FedL2GError):
     """A checkpoint that cannot be trusted."""
 
@@ -98,11 +109,14 @@ def _read_state(path: Path, fingerprint: str) -> dict[str, Any]:
             raise _Damaged("state.json is not as it was written")
         if state["format"] != _FORMAT:
             raise _Damaged(f"unknown format {state['format']!r}")
-        files: dict[str, str] = state["files"]
+        files = dict(state["files"])
+        belongs_to, values = state["fingerprint"], state["values"]
         found = {file.name: _digest(file) for file in path.iterdir() if file.name != "state.json"}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _Damaged(f"state.json cannot be read: {error!r}") from error
-    if state["fingerprint"] != fingerprint:
+    if not isinstance(values, dict) or not isinstance(values.get("history"), list):
+        raise _Damaged("state.json holds no history")
+    if belongs_to != fingerprint:
         raise RunError(f"{path} belongs to another experiment; a run can only continue from its own checkpoints")
     if wrong := sorted(name for name in files.keys() | found.keys() if files.get(name) != found.get(name)):
         raise _Damaged(f"{wrong[0]} is missing or not as it was written")
@@ -111,6 +125,26 @@ def _read_state(path: Path, fingerprint: str) -> dict[str, Any]:
 
 def _checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*"))
+
+
+def _unchanged(partial: Path, folder: Path) -> dict[str, str]:
+    """The files that are the very files of the newest checkpoint (clients that have not moved), with their digests.
+
+    They are on disk already, and their digest stays the one of the moment they were written: made again now, it would
+    seal a fault of the disk.
+    """
+    found = _checkpoints(folder)
+    if not found:
+        return {}
+    try:
+        files: dict[str, str] = json.loads((found[-1] / "state.json").read_text(encoding="utf-8"))["state"]["files"]
+        return {
+            path.name: files[path.name]
+            for path in partial.iterdir()
+            if path.name in files and (found[-1] / path.name).exists() and path.samefile(found[-1] / path.name)
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def _seal(state: dict[str, Any]) -> str:

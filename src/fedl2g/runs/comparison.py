@@ -65,8 +65,10 @@ class Comparison:
             raise RunError(f"{directory} is not a folder; choose another --out")
         for folder, experiment in planned.items():
             if (directory / folder / "run.json").is_file():
-                about = RunDirectory.open(directory / folder).about()
-                if about["fingerprint"] != experiment.fingerprint:
+                run = RunDirectory.open(directory / folder)
+                if experiment.layout == "auto":  # was settled when the run was started
+                    experiment = experiment.settled(run.experiment().layout)
+                if run.about()["fingerprint"] != experiment.fingerprint:
                     raise RunError(f"{directory / folder} holds another experiment; choose another --out")
         return cls(
             directory,

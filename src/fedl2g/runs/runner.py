@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fedl2g.data import Dataset, load_dataset, make_partition
@@ -51,6 +52,7 @@ def run(experiment: Experiment, out: Path | str | None = None, observers: Sequen
         seed=experiment.seed,
         test_fraction=experiment.test_fraction,
     )
+    experiment = settle_layout(experiment, dataset)
     site = Site(experiment, dataset, partition)
     site.check()
     directory = RunDirectory.create(path, experiment, dataset, partition)
@@ -113,8 +115,25 @@ def default_directory(experiment: Experiment) -> Path:
     return Path("runs") / f"{data}-{experiment.method.name}-s{experiment.seed}-{experiment.fingerprint[:8]}"
 
 
+def settle_layout(experiment: Experiment, dataset: Dataset) -> Experiment:
+    """Put the layouts that are faster on this machine in place of `auto`: they are part of what gives the numbers."""
+    if experiment.layout != "auto":
+        return experiment
+    from fedl2g.models.calibration import faster_layout
+
+    layouts = {
+        name: faster_layout(
+            name, classes=dataset.classes, image_shape=dataset.image_shape, batch_size=experiment.batch_size
+        )
+        for name in dict.fromkeys(experiment.architectures)
+    }
+    return experiment.settled(",".join(f"{name}={layout}" for name, layout in layouts.items()))
+
+
 def _continue(directory: RunDirectory, experiment: Experiment, observers: Sequence[Observer]) -> RunResult:
     about = directory.about()
+    if experiment.layout == "auto":  # was settled when the run was started
+        experiment = experiment.settled(directory.experiment().layout)
     if about["fingerprint"] != experiment.fingerprint:
         raise RunError(
             f"{directory.path} holds another experiment ({about['method']}, seed {about['seed']}); choose another --out"
@@ -151,7 +170,9 @@ def _execute(
         *observers,
     ]
     server = get_method(experiment.method.name).server(experiment.method, site.task)
-    engine = open_clients(site)
+    scratch = directory.path / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
+    engine = open_clients(replace(site, scratch=scratch))
     federation = Federation(experiment, server, engine, watching)
     status: Status = "finished"
     try:
@@ -169,6 +190,7 @@ def _execute(
     finally:
         interrupt.close()
         engine.close()
+        shutil.rmtree(scratch, ignore_errors=True)
     result = summarise(
         federation.history,
         method=experiment.method.name,

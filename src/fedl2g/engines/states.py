@@ -1,0 +1,150 @@
+"""The states of clients outside memory: one file each, written behind, read ahead, shared with checkpoints by links."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import safetensors.torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+
+_WAITING = 8  # states that may wait for the disk before the computation does
+
+
+class StateStore:
+    """A folder of client states, made when it is first needed.
+
+    A file is never changed once it has its name, only replaced: a checkpoint that holds a hard link to it keeps what it
+    was given, and needs no room for a client that has not moved since.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._wanted = folder
+        self._folder: Path | None = None
+        self._known: set[int] = set()
+        self._writing: OrderedDict[int, tuple[State, Future[None]]] = OrderedDict()
+        self._reading: dict[int, Future[State]] = {}
+        self._writer: ThreadPoolExecutor | None = None
+        self._reader: ThreadPoolExecutor | None = None
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._known
+
+    def write(self, client: int, state: State) -> None:
+        """Keep a state, and return when it is in its file."""
+        self._settle(client)
+        self._write(client, state, self._file(client))
+        self._known.add(client)
+
+    def write_behind(self, client: int, state: State) -> None:
+        """Keep a state that nobody changes any more; it reaches its file while the caller goes on."""
+        self._settle(client)
+        while len(self._writing) >= _WAITING or (self._writing and next(iter(self._writing.values()))[1].done()):
+            self._settle(next(iter(self._writing)))
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="states written behind")
+        written = self._writer.submit(self._write, client, state, self._file(client))
+        self._writing[client] = (state, written)
+        self._known.add(client)
+
+    def read_ahead(self, client: int) -> None:
+        """Start to read a state that will be asked for soon."""
+        if client not in self._known or client in self._reading or client in self._writing:
+            return
+        if self._reader is None:
+            self._reader = ThreadPoolExecutor(1, thread_name_prefix="states read ahead")
+        self._reading[client] = self._reader.submit(safetensors.torch.load_file, self._file(client))
+
+    def read(self, client: int) -> State:
+        """The state of a client that is in the store."""
+        if client in self._writing:
+            return dict(self._writing[client][0])
+        ahead = self._reading.pop(client, None)
+        return ahead.result() if ahead is not None else safetensors.torch.load_file(self._file(client))
+
+    def export(self, client: int, target: Path) -> None:
+        """Give a state's file another name, in a checkpoint; a copy where the two lie on different disks."""
+        self._settle(client)
+        _link(self._file(client), target)
+
+    def adopt(self, client: int, source: Path) -> None:
+        """Take the file of a checkpoint as the client's state."""
+        self._settle(client)
+        _link(source, self._file(client))
+        self._known.add(client)
+
+    def clear(self) -> None:
+        """Forget all states."""
+        for client in list(self._writing):
+            self._writing[client][1].cancel()
+        self._stop()
+        self._writing.clear()
+        self._known.clear()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    close = clear
+
+    def _settle(self, client: int) -> None:
+        """Nothing of this client is on its way: a failed write is an error here."""
+        self._reading.pop(client, None)
+        if client in self._writing:
+            self._writing[client][1].result()
+            del self._writing[client]
+
+    def _stop(self) -> None:
+        for pool in (self._writer, self._reader):
+            if pool is not None:
+                pool.shutdown(cancel_futures=True)
+        self._writer = self._reader = None
+        self._reading.clear()
+
+    def _file(self, client: int) -> Path:
+        if self._folder is None:
+            if self._wanted is None:
+                self._folder = Path(tempfile.mkdtemp(prefix="fedl2g-states-"))
+            else:
+                self._wanted.mkdir(parents=True, exist_ok=True)
+                self._folder = self._wanted
+        return self._folder / f"{client}.safetensors"
+
+    @staticmethod
+    def _write(client: int, state: State, path: Path) -> None:
+        partial = path.with_suffix(".partial")
+        try:
+            safetensors.torch.save_file(state, partial)
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def _link(source: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or one without links
+        partial = target.with_suffix(".partial")
+        shutil.copyfile(source, partial)
+        partial.replace(target)
+
+
+def available_bytes() -> int:
+    """Memory that processes could still take on this machine."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (ValueError, OSError, AttributeError):
+        return 4 * 2**30
