@@ -17,7 +17,8 @@ import typer
 import fedl2g
 from fedl2g.deploy.cli import deploy_app, export
 from fedl2g.errors import FedL2GError, SettingError
-from fedl2g.report.cli import report
+from fedl2g.paper.cli import paper_app
+from fedl2g.report.cli import plot, report
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
     from fedl2g.federation import Observer
     from fedl2g.records import RunResult
+    from fedl2g.runs.directory import RunDirectory
 
 app = typer.Typer(
     name="fedl2g",
@@ -37,8 +39,10 @@ app = typer.Typer(
 data_app = typer.Typer(help="Look at datasets and partitions.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
+app.add_typer(paper_app, name="paper")
 app.command()(export)
 app.command()(report)
+app.command()(plot)
 
 File = Annotated[Path | None, typer.Argument(help="An experiment file (TOML); options are laid over it.")]
 Method = Annotated[str | None, typer.Option(help="Method; `fedl2g methods` lists them.")]
@@ -55,6 +59,7 @@ Seed = Annotated[int | None, typer.Option(help="Determines every random choice."
 EngineName = Annotated[str | None, typer.Option("--engine", help="inline or workers.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:0,cuda:1 or mps.")]
+Profile = Annotated[bool, typer.Option("--profile", help="Say where the time of the rounds went.")]
 Out = Annotated[Path | None, typer.Option(help="The directory to write to.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. method.server_lr=1.")
@@ -111,6 +116,7 @@ def run(
     engine: EngineName = None,
     workers: Workers = None,
     device: Device = None,
+    profile: Profile = False,
     out: Out = None,
     settings: Settings = None,
     plugins: Plugins = None,
@@ -132,7 +138,7 @@ def run(
         rounds=rounds,
         seed=seed,
         device=device,
-        **{"execution.engine": engine, "execution.workers": workers},
+        **{"execution.engine": engine, "execution.workers": workers, "execution.profile": profile or None},
     )
     with _progress(quiet) as (console, watchers):
         _prepare_data(experiment, console)
@@ -275,23 +281,6 @@ def show(
     machine.add_row("packages", ", ".join(f"{k} {v}" for k, v in environment.get("packages", {}).items() if v))
     out.print(machine)
     out.print(settings, highlight=False, markup=False)
-
-
-@app.command()
-def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders of runs.", metavar="RUN...")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="PNG, PDF or SVG file to write.")] = None,
-) -> None:
-    """Draw accuracy and loss curves of one or more runs; seeds of one method become a band."""
-    from fedl2g.report.figures import draw_curves
-    from fedl2g.runs.directory import RunDirectory, find_runs
-
-    found = [run for path in runs for run in (find_runs(path) or [RunDirectory.open(path)])]
-    histories: dict[str, list[Any]] = {}
-    for run in found:
-        histories.setdefault(_label(run.about()["method"], run.path), []).append(run.history())
-    target = output or (found[0].figures / "curves.png" if len(found) == 1 else Path("curves.png"))
-    _print(str(draw_curves(histories, target)))
 
 
 @app.command()
@@ -501,6 +490,21 @@ def _progress(quiet: bool) -> Iterator[tuple[Console | None, Any]]:
             display.close()
 
 
+def _print_profile(run: RunDirectory) -> None:
+    from rich.table import Table
+
+    from fedl2g.profiling import total_profile
+
+    parts = total_profile(record.profile_seconds for record in run.history() if record.profile_seconds)
+    if not parts:
+        return
+    whole = sum(parts.values()) or 1.0
+    table = Table("where the time went", "seconds", "share", title="profile (seconds of processors, all rounds)")
+    for name, seconds in sorted(parts.items(), key=lambda part: -part[1]):
+        table.add_row(name, f"{seconds:.2f}", f"{seconds / whole:.1%}")
+    _out().print(table)
+
+
 def _finish(result: RunResult, as_json: bool) -> None:
     from fedl2g.report.figures import draw_curves
     from fedl2g.runs.directory import RunDirectory
@@ -517,13 +521,8 @@ def _finish(result: RunResult, as_json: bool) -> None:
     from fedl2g.report.tables import result_table
 
     _out().print(result_table(result))
+    _print_profile(run)
     _print(f"figure: {figure}")
-
-
-def _label(method: str, path: Path) -> str:
-    """A run's name in a figure: its method, with the options that a comparison put in the directory's name."""
-    stem = path.name.rpartition("-s")[0]
-    return stem if stem.startswith(f"{method}+") else method
 
 
 def _out() -> Console:

@@ -1,10 +1,10 @@
-"""Figures made from runs (matplotlib): accuracy and loss curves."""
+"""Figures made from runs (matplotlib), for papers and slides: PNG, PDF or SVG."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,32 +14,138 @@ from fedl2g.records import RoundRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fedl2g.report.collect import Group
 
 FORMATS = (".png", ".pdf", ".svg")
 
 
 def draw_curves(histories: Mapping[str, Sequence[Sequence[RoundRecord]]], path: Path) -> Path:
     """Accuracy and original local loss over rounds: a line per method, a band of one standard deviation over seeds."""
-    if path.suffix not in FORMATS:
-        raise SettingError(f"cannot draw to {path.name!r}: the name must end in {', '.join(FORMATS)}")
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    figure = new_figure(path, 11, 4.2)
+    left, right = figure.subplots(1, 2)
     for label, seeds in histories.items():
         _band(left, label, [_series(history, "accuracy") for history in seeds])
         _band(right, label, [_series(history, "loss") for history in seeds])
     left.set(title="Test accuracy (pooled over clients)", xlabel="round", ylabel="accuracy")
     right.set(title="Original local loss (cross entropy)", xlabel="round", ylabel="loss")
-    for axes in (left, right):
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
     left.legend(frameon=False)
+    return save_figure(figure, path)
+
+
+def draw_loss_increase(groups: Sequence[Group], path: Path) -> Path:
+    """The introduction's figure: the loss against local training, and its largest climb during training."""
+    from fedl2g.report.collect import loss_increase
+
+    found = loss_increase(groups)
+    figure = new_figure(path, 11, 4.2)
+    left, right = figure.subplots(1, 2)
+    if not found["relative"]:
+        left.text(
+            0.5, 0.5, "needs a run of the method `local`\non the same data", ha="center", transform=left.transAxes
+        )
+    for label, line in found["relative"].items():
+        (drawn,) = left.plot(line["x"], line["y"], label=label, linewidth=1.6)
+        left.fill_between(line["x"], line["low"], line["high"], color=drawn.get_color(), alpha=0.15, linewidth=0)
+    left.axhline(0, color="0.4", linewidth=0.8, linestyle="--")
+    left.set(title="Original local loss minus local training's", xlabel="round of training", ylabel="loss difference")
+    if found["relative"]:
+        left.legend(frameon=False)
+    rises = {label: rise["mean"] for label, rise in found["rise"].items() if rise["mean"] is not None}
+    right.barh(list(rises), list(rises.values()), color="#2a6f97")
+    right.invert_yaxis()
+    right.set(title="Largest climb above its own earlier minimum", xlabel="loss")
+    return save_figure(figure, path)
+
+
+def draw_costs(groups: Sequence[Group], path: Path) -> Path:
+    """Megabytes and seconds of a round by method, all participants together."""
+    from fedl2g.report.collect import cost
+
+    costs = {group.label: cost(group.runs[0]) for group in groups}
+    labels = list(costs)
+    place = np.arange(len(labels))
+    figure = new_figure(path, 11, 1.4 + 0.5 * len(labels))
+    left, right = figure.subplots(1, 2)
+
+    def bars(axes: Axes, shift: float, name: str, title: str, colour: str) -> None:
+        axes.barh(place + shift, [costs[label][name] or 0.0 for label in labels], 0.26, label=title, color=colour)
+
+    bars(left, -0.15, "up_mb", "up", "#2a6f97")
+    bars(left, 0.15, "down_mb", "down", "#a9d6e5")
+    bars(right, -0.28, "client_s", "clients", "#2a6f97")
+    bars(right, 0.0, "warmup_client_s", "clients, warm-up round", "#a9d6e5")
+    bars(right, 0.28, "server_s", "server", "#e07a5f")
+    left.set(title="Communication per round", xlabel="MB")
+    right.set(title="Computation per round", xlabel="seconds")
+    if any((costs[label]["up_mb"] or 0) > 0 for label in labels):
+        left.set_xscale("log")
+    for axes in (left, right):
+        axes.set_yticks(place, labels)
+        axes.invert_yaxis()
+        axes.legend(frameon=False)
+    return save_figure(figure, path)
+
+
+def draw_embeddings(groups: Sequence[Group], path: Path) -> Path:
+    """t-SNE of what the server sends against the clients' class means and features, a panel for each method."""
+    from fedl2g.report.embedding import embed
+
+    found = {group.label: value for group in groups if (value := embed(group.runs[0])) is not None}
+    if not found:
+        raise SettingError(
+            "t-SNE needs a run of fedl2g-l, fedl2g-f, fedproto or feddistill whose checkpoints and dataset are on this "
+            "machine"
+        )
+    figure = new_figure(path, 4.6 * len(found), 4.6)
+    for axes, (label, value) in zip(np.atleast_1d(figure.subplots(1, len(found))), found.items(), strict=True):
+        _scatter(axes, label, value)
+    return save_figure(figure, path)
+
+
+def _scatter(axes: Axes, label: str, value: Mapping[str, Any]) -> None:
+    import matplotlib as mpl
+
+    colours = mpl.colormaps["hsv"](np.linspace(0, 0.92, len(value["classes"])))
+    tint = dict(zip(value["classes"], colours, strict=True))
+    looks = {
+        "feature": {"s": 5, "alpha": 0.45, "linewidths": 0},
+        "mean": {"s": 34, "facecolors": "none", "linewidths": 1.4},
+        "guide": {"s": 130, "marker": "*", "edgecolors": "black", "linewidths": 0.7},
+    }
+    names = {"feature": "samples", "mean": "clients' class means", "guide": "the server's vectors"}
+    for kind, look in looks.items():
+        points = [p for p in value["points"] if p[2] == kind]
+        colour = {"edgecolors" if kind == "mean" else "c": [tint[p[3]] for p in points]}
+        axes.scatter([p[0] for p in points], [p[1] for p in points], label=names[kind], **look, **colour)
+    axes.set(title=f"{label} ({value['space']}, round {value['round']})", xticks=[], yticks=[])
+    axes.legend(frameon=False, fontsize=7, loc="best")
+
+
+def new_figure(path: Path, width: float, height: float) -> Figure:
+    """An empty figure for a file; its suffix decides the format."""
+    if path.suffix not in FORMATS:
+        raise SettingError(f"cannot draw to {path.name!r}: the name must end in {', '.join(FORMATS)}")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Give all panels the same look and write the file."""
+    for axes in figure.axes:
+        if axes.get_xticks().size:
+            axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise SettingError(f"cannot write {path}: {error.strerror}") from error
     return path
 
 

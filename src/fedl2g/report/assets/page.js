@@ -102,7 +102,8 @@
       paint(width);
     };
     charts.push(repaint);
-    new ResizeObserver(() => { if (Math.abs((holder.clientWidth || last) - last) > 2) repaint(); }).observe(holder);
+    // In the next frame: painting changes sizes, which must not happen while they are being observed.
+    new ResizeObserver(() => requestAnimationFrame(() => { if (Math.abs((holder.clientWidth || last) - last) > 2) repaint(); })).observe(holder);
     repaint();
   }
   function canvas(holder, width, height, label) {
@@ -348,7 +349,7 @@
 
   function embeddingChart(embedding, number) {
     const what = { guide: embedding.label.startsWith("fedl2g") ? "guiding vectors" : "the server's class vectors", mean: "clients' class means", feature: `${embedding.space} of test samples` };
-    const { tools, holder } = card("figures", `t-SNE: ${embedding.label}`, `Colour is the class, shape the kind (${embedding.space}, round ${embedding.round}, seed ${embedding.seed}).`, { id: `embedding-${number}` });
+    const { tools, holder } = card("figures", `t-SNE: ${embedding.label}`, `★ ${what.guide}, ○ ${what.mean}, dots: ${what.feature}. Colour is the class. Round ${embedding.round}, seed ${embedding.seed}.`, { id: `embedding-${number}` });
     const off = new Set();
     const kinds = ["feature", "mean", "guide"];
     const symbols = { guide: "★", mean: "○", feature: "·" };

@@ -1,0 +1,218 @@
+"""The experiments of the paper, read from experiments.toml and numbers.json, and the cells they are made of.
+
+Nothing here loads torch: listing and planning are quick.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from fedl2g.errors import SettingError, nearest
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: the settings that its cells share, and where its numbers stand in the paper."""
+
+    name: str
+    heading: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    paper: str = ""
+    metric: str = "accuracy"
+    methods: tuple[str, ...] = ()
+    same_table: bool = False
+    small: Mapping[str, Any] = field(default_factory=dict)
+    smoke: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PaperExperiment:
+    """A table or figure of the paper: settings, and the paper's numbers where it prints any."""
+
+    name: str
+    kind: str
+    title: str
+    methods: tuple[str, ...]
+    columns: tuple[Column, ...]
+    figure: str = ""
+    rounds: bool = False  # the paper prints the round of the best accuracy too
+    notes: tuple[str, ...] = ()
+    numbers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+
+    def rows(self, column: Column) -> tuple[str, ...]:
+        """The methods that have a cell in this column."""
+        return tuple(m for m in self.methods if (not column.methods or m in column.methods))
+
+    def paper(self, method: str, column: Column) -> dict[str, float] | None:
+        """The paper's number: mean, and std and rounds where it prints them; None where it has none."""
+        value = self.numbers.get(method, {}).get(column.paper or column.name)
+        if value is None:
+            return None
+        return dict(value) if isinstance(value, Mapping) else {"mean": float(value)}
+
+    def excluded(self, method: str, column: Column) -> bool:
+        """Whether the paper itself says that this cell does not exist (a null among its numbers)."""
+        row = self.numbers.get(method, {})
+        key = column.paper or column.name
+        return key in row and row[key] is None
+
+    def cells(self) -> list[tuple[str, Column]]:
+        """All (method, column) pairs, row by row within a column."""
+        return [(m, c) for c in self.columns for m in self.rows(c) if not self.excluded(m, c)]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How the paper's settings are made to fit a machine."""
+
+    name: str
+    summary: str
+    seeds: int
+    first_seed: int
+    rules: Mapping[str, Any] = field(repr=False, default_factory=dict)
+
+    def apply(self, column: Column, method: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of a cell: the paper's, changed by this scale's rules."""
+        settings = {**defaults, **column.settings, "method": method}
+        own = dict(getattr(column, self.name, {}) or {})
+        factor = own.pop("warmup_factor", self.rules.get("warmup_factor"))
+        if factor is not None and "method.warmup_rounds" in settings:
+            rounds = int(settings["method.warmup_rounds"])
+            settings["method.warmup_rounds"] = max(round(rounds * factor), 1) if rounds else 0
+        settings |= self.rules.get("set", {})
+        for name, most in self.rules.get("most", {}).items():
+            if name != "samples" and name in settings:
+                settings[name] = min(settings[name], most)
+        models: Mapping[str, str] = self.rules.get("models", {})
+        settings["models"] = models.get(settings["models"], models.get("*", settings["models"]))
+        kind = str(settings["partition"]).partition(":")[0]
+        settings["partition"] = self.rules.get("partitions", {}).get(kind, settings["partition"])
+        return settings | own
+
+    @property
+    def most_samples(self) -> int | None:
+        """Images of a dataset that are used at most."""
+        return self.rules.get("most", {}).get("samples")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the paper's tables: a method in a column, with one seed."""
+
+    method: str
+    column: str
+    seed: int
+    settings: Mapping[str, Any]
+
+    @property
+    def folder(self) -> str:
+        """The cell's directory: equal for equal settings, so that tables share their runs."""
+        text = json.dumps({**self.settings, "seed": self.seed}, sort_keys=True)
+        return f"{self.method}-{hashlib.sha256(text.encode()).hexdigest()[:12]}-s{self.seed}"
+
+
+@cache
+def _content() -> tuple[dict[str, Any], dict[str, Any]]:
+    home = files("fedl2g.paper")
+    return (
+        tomllib.loads((home / "experiments.toml").read_text(encoding="utf-8")),
+        json.loads((home / "numbers.json").read_text(encoding="utf-8")),
+    )
+
+
+def paper_experiments() -> dict[str, PaperExperiment]:
+    """Every experiment by name, in the paper's order."""
+    content, numbers = _content()
+    return {
+        entry["name"]: read_experiment(entry, content["all_methods"], numbers.get(entry["name"], {}))
+        for entry in content["experiment"]
+    }
+
+
+def read_experiment(
+    entry: Mapping[str, Any], all_methods: Sequence[str], numbers: Mapping[str, Any]
+) -> PaperExperiment:
+    """An experiment from its entry in experiments.toml and its numbers."""
+    columns = tuple(
+        Column(**{**c, "heading": tuple(c.get("heading", (c["name"],))), "methods": tuple(c.get("methods", ()))})
+        for c in entry["columns"]
+    )
+    return PaperExperiment(
+        name=entry["name"],
+        kind=entry["kind"],
+        title=entry["title"],
+        methods=tuple(entry.get("methods", all_methods)),
+        columns=columns,
+        figure=entry.get("figure", ""),
+        rounds=entry.get("rounds", False),
+        notes=tuple(entry.get("notes", ())),
+        numbers=numbers.get("values", {}),
+    )
+
+
+def paper_experiment(name: str) -> PaperExperiment:
+    """One experiment of the paper."""
+    known = paper_experiments()
+    if name not in known:
+        raise SettingError(
+            f"the paper has no experiment {name!r}.{nearest(name, known)} `fedl2g paper` lists: {', '.join(known)}"
+        )
+    return known[name]
+
+
+def scale(name: str) -> Scale:
+    """A scale by name."""
+    known = _content()[0]["scales"]
+    if name not in known:
+        raise SettingError(f"there is no scale {name!r}.{nearest(name, known)} Scales: {', '.join(known)}")
+    rules = known[name]
+    return Scale(name, rules["summary"], rules["seeds"], rules["first_seed"], rules)
+
+
+def plan(
+    experiment: PaperExperiment,
+    at: Scale,
+    seeds: int | None = None,
+    only: Iterable[str] = (),
+    overrides: Mapping[str, Any] | None = None,
+) -> list[Cell]:
+    """The cells to run, seed by seed, so that work that is stopped half-way has a whole table for some seeds."""
+    content = _content()[0]
+    methods, columns = select(experiment, only)
+    result = []
+    for number in range(at.seeds if seeds is None else seeds):
+        for method, column in experiment.cells():
+            if method in methods and column.name in columns:
+                defaults = content["defaults"] | content["method_defaults"].get(method, {})
+                settings = at.apply(column, method, defaults) | dict(overrides or {})
+                result.append(Cell(method, column.name, at.first_seed + number, settings))
+    return result
+
+
+def select(experiment: PaperExperiment, only: Iterable[str]) -> tuple[set[str], set[str]]:
+    """The methods and columns that --only names: a method, a column, a part of a column's name, or a * pattern."""
+    all_columns = [column.name for column in experiment.columns]
+    methods: set[str] = set()
+    columns: set[str] = set()
+    for word in (part.strip() for text in only for part in text.split(",")):
+        if word in experiment.methods:
+            methods.add(word)
+            continue
+        found = {name for name in all_columns if name == word or fnmatch.fnmatch(name, word)}
+        found = found or {name for name in all_columns if word in name.split("/")}
+        if not found:
+            known = [*experiment.methods, *all_columns]
+            raise SettingError(
+                f"--only {word!r} is neither a method nor a column of {experiment.name!r}.{nearest(word, known)} "
+                f"Methods: {', '.join(experiment.methods)}. Columns: {'; '.join(all_columns)}"
+            )
+        columns |= found
+    return methods or set(experiment.methods), columns or set(all_columns)

@@ -1,0 +1,91 @@
+"""The paper's figures, drawn from the cells of a study as PNG and PDF."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedl2g.errors import DataError, RunError, SettingError
+from fedl2g.paper.catalog import PaperExperiment
+from fedl2g.paper.study import Study
+from fedl2g.report import figures
+from fedl2g.report.collect import Group, group_runs, read_runs
+
+SUFFIXES = (".png", ".pdf", ".svg")
+
+
+def draw_experiment(experiment: PaperExperiment, study: Study, stem: Path, seeds: int | None = None) -> list[Path]:
+    """Draw a figure of the paper in every format; the files."""
+    if experiment.kind == "convergence":
+        return _convergence(study, stem)
+    if experiment.kind == "partitions":
+        return _partitions(experiment, study, stem)
+    paths = dict.fromkeys(study.path(cell) for cell in study.cells(experiment, seeds) if study.result(cell) is not None)
+    if not paths:
+        raise RunError(
+            f"no cell of {experiment.name!r} is finished at scale {study.scale.name}; run `fedl2g paper run "
+            f"{experiment.name} --scale {study.scale.name}` first"
+        )
+    groups = [Group(group.method, group.runs) for group in group_runs(read_runs(paths))]
+    return [_draw(experiment.figure, groups, stem.with_name(stem.name + suffix)) for suffix in SUFFIXES]
+
+
+def _draw(figure: str, groups: Sequence[Group], path: Path) -> Path:
+    if figure == "curves":
+        return figures.draw_curves({group.label: [run.history for run in group.runs] for group in groups}, path)
+    if figure == "loss-increase":
+        return figures.draw_loss_increase(groups, path)
+    if figure == "tsne":
+        return figures.draw_embeddings(groups, path)
+    raise SettingError(f"{figure!r} is not a figure; use curves, loss-increase or tsne")
+
+
+def _partitions(experiment: PaperExperiment, study: Study, stem: Path) -> list[Path]:
+    from fedl2g.data import load_dataset, make_partition
+    from fedl2g.data.bubbles import draw_bubbles
+
+    written = []
+    for cell in study.cells(experiment, 1):
+        settings = study.experiment(cell)
+        try:
+            dataset = load_dataset(settings.dataset, samples=settings.samples)
+        except DataError as error:
+            raise DataError(
+                f"{error} To draw without a download: fedl2g paper run {experiment.name} --dataset-path"
+            ) from error
+        partition = make_partition(
+            settings.partition,
+            dataset.labels,
+            dataset.domains,
+            clients=settings.clients,
+            classes=dataset.classes,
+            seed=settings.seed,
+        )
+        name = f"{stem.name}-{cell.column.replace('/', '-')}"
+        title = f"{cell.settings['dataset']}, {settings.partition}, seed {settings.seed} (scale {study.scale.name})"
+        for suffix in SUFFIXES:
+            written.append(stem.with_name(name + suffix))
+            draw_bubbles(partition, dataset.labels, dataset.classes, written[-1], title)
+    return written
+
+
+def _convergence(study: Study, stem: Path) -> list[Path]:
+    try:
+        found = json.loads((study.folder / "convergence.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"run `fedl2g paper run convergence --scale {study.scale.name}` first ({error})") from error
+    written = []
+    for suffix in SUFFIXES:
+        path = stem.with_name(stem.name + suffix)
+        figure = figures.new_figure(path, 7.5, 4.6)
+        axes = figure.subplots()
+        axes.loglog(found["rounds"], found["bound"], label="bound", color="#e07a5f")
+        axes.loglog(found["rounds"], found["measured"], label="measured", color="#2a6f97")
+        axes.axhline(found["floor"], color="#e07a5f", linestyle=":", label="bound's floor (batches and drift)")
+        constants = ", ".join(f"{name}={value:.3g}" for name, value in found["constants"].items())
+        axes.set_title(f"Average squared gradient norm of client 0\n{constants}", fontsize=8)
+        axes.set(xlabel="T (rounds)", ylabel="average of |grad F|^2")
+        axes.legend(frameon=False)
+        written.append(figures.save_figure(figure, path))
+    return written

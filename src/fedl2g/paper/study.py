@@ -1,0 +1,259 @@
+"""Running the paper's experiments: a folder of cells that can be interrupted, continued and shown at any time."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedl2g.errors import FedL2GError, RunError, SettingError
+from fedl2g.paper.catalog import Cell, PaperExperiment, Scale, plan, scale
+from fedl2g.records import RunResult
+from fedl2g.runs.directory import RunDirectory, write_atomically
+
+if TYPE_CHECKING:
+    from fedl2g.experiment import Experiment
+    from fedl2g.federation import Observer
+
+DEFAULT_FOLDER = Path("runs") / "paper"
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Study:
+    """The cells of one scale in one folder. All tables of a scale share them, so equal cells are run once.
+
+    `study.json` keeps what the user chose beside the scale (image files in place of named datasets, settings laid over
+    every cell), so that `show` finds the same cells and two choices are never mixed up in one folder.
+    """
+
+    folder: Path
+    scale: Scale
+    dataset_paths: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(
+        cls,
+        root: Path,
+        scale_name: str,
+        dataset_paths: Mapping[str, str] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Study:
+        """The study in a folder: as it was, with new datasets added; a contradiction is an error."""
+        study = cls(root / scale_name, scale(scale_name))
+        stored = study._stored()
+        study.dataset_paths = dict(stored.get("dataset_paths", {}))
+        study.settings = dict(stored.get("settings", {}))
+        for name, path in (dataset_paths or {}).items():
+            known = study.dataset_paths.setdefault(name, path)
+            if known != path:
+                raise SettingError(f"{study.folder} was run with {name}={known}; choose another --out for {path}")
+        if settings and settings != study.settings:
+            if stored:
+                raise SettingError(f"{study.folder} was run with the settings {study.settings}; choose another --out")
+            study.settings = dict(settings)
+        return study
+
+    def save(self) -> None:
+        """Remember the user's choices."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        values = {"scale": self.scale.name, "dataset_paths": self.dataset_paths, "settings": self.settings}
+        write_atomically(self.folder / "study.json", json.dumps(values, indent=2))
+
+    def _stored(self) -> dict[str, Any]:
+        path = self.folder / "study.json"
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path} cannot be read: {error}") from error
+
+    def cells(self, experiment: PaperExperiment, seeds: int | None = None, only: Iterable[str] = ()) -> list[Cell]:
+        """The cells of an experiment."""
+        return plan(experiment, self.scale, seeds, only, self.settings)
+
+    def path(self, cell: Cell) -> Path:
+        """A cell's run directory."""
+        return self.folder / "cells" / cell.folder
+
+    def run_of(self, cell: Cell) -> RunDirectory | None:
+        """A cell's run, finished or not; None before it has been started."""
+        path = self.path(cell)
+        return RunDirectory(path) if (path / "run.json").is_file() else None
+
+    def result(self, cell: Cell) -> RunResult | None:
+        """What a cell came to, once it is over."""
+        run = self.run_of(cell)
+        return run.result() if run is not None else None
+
+    def experiment(self, cell: Cell) -> Experiment:
+        """A cell's experiment, with the user's images in place of the named dataset."""
+        from fedl2g.experiment import Experiment, overlay
+
+        settings = dict(cell.settings)
+        name = str(settings["dataset"])
+        if name in self.dataset_paths:
+            settings["dataset"] = str(Path(self.dataset_paths[name]).expanduser().resolve())
+        most = self.scale.most_samples
+        if most is not None and "samples" not in settings and images_in(settings["dataset"]) > most:
+            settings["samples"] = most
+        return Experiment(**overlay({}, {**settings, "seed": cell.seed}))
+
+    def failures(self) -> dict[str, str]:
+        """Why cells could not be run, by folder."""
+        path = self.folder / "failures.json"
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        except (OSError, ValueError):
+            return {}
+
+    def note_failure(self, cell: Cell, reason: str | None) -> None:
+        """Remember, or forget, why a cell could not be run."""
+        known = self.failures()
+        if reason is None and cell.folder not in known:
+            return
+        known.pop(cell.folder, None)
+        if reason is not None:
+            known[cell.folder] = reason
+        write_atomically(self.folder / "failures.json", json.dumps(known, indent=2))
+
+
+def images_in(dataset: str) -> int:
+    """How many images a dataset has, without decoding or downloading it."""
+    import numpy as np
+
+    from fedl2g.data.named import CATALOGUE
+
+    if dataset in CATALOGUE:
+        return CATALOGUE[dataset].images
+    try:
+        with np.load(dataset, allow_pickle=False) as arrays:
+            return len(arrays["labels"])
+    except (OSError, ValueError, KeyError) as error:
+        raise SettingError(
+            f"{dataset} cannot be read as an .npz file with `images` and `labels` ({error}); --dataset-path takes "
+            "NAME=FILE.npz"
+        ) from error
+
+
+def classes_and_size(dataset: str) -> tuple[int, int]:
+    """The number of classes and the pixels a side, without decoding or downloading a dataset."""
+    import numpy as np
+
+    from fedl2g.data.named import CATALOGUE
+
+    if dataset in CATALOGUE:
+        return CATALOGUE[dataset].classes, CATALOGUE[dataset].image_size
+    with np.load(dataset, allow_pickle=False) as arrays:
+        return len(np.unique(arrays["labels"])), int(
+            arrays["images"].shape[-1 if arrays["images"].shape[1] == 3 else 1]
+        )
+
+
+def estimate_seconds(experiment: Experiment) -> float:
+    """CPU seconds a run takes at most (no early stop): measured step times of its architectures x its steps.
+
+    Clients are taken as equally large. Each method trains its clients' networks; FML, FedKD and FedMRL train the
+    auxiliary model beside them; FedL2G adds three passes for the guiding gradient and trains nothing in warm-up rounds.
+    Evaluation is a third of a training step for each batch of test samples.
+    """
+    from fedl2g.models.calibration import step_seconds
+
+    classes, size = classes_and_size(experiment.dataset)
+    images = experiment.samples or images_in(experiment.dataset)
+    batch = max(experiment.batch_size, 2)
+
+    def step(architecture: str) -> float:
+        return step_seconds(architecture, classes=classes, image_shape=(3, size, size), batch_size=batch)
+
+    names = experiment.architectures
+    mean_step = sum(step(names[i % len(names)]) for i in range(experiment.clients)) / experiment.clients
+    auxiliary = step(names[0]) if experiment.method.name in ("fml", "fedkd", "fedmrl") else 0.0
+    train = images * (1 - experiment.test_fraction) / experiment.clients
+    steps = max(train // batch, 1) * experiment.local_epochs * experiment.participants_per_round
+    guiding = 3 * experiment.participants_per_round * mean_step if experiment.method.name.startswith("fedl2g") else 0.0
+    warmup = min(int(getattr(experiment.method, "warmup_rounds", 0)), experiment.rounds)
+    evaluation = images * experiment.test_fraction / batch * mean_step / 3 / experiment.evaluate_every
+    trained = experiment.rounds - warmup
+    return trained * (steps * (mean_step + auxiliary) + evaluation) + experiment.rounds * guiding
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell."""
+
+    cell: Cell
+    result: RunResult | None = None
+    reason: str | None = None  # why it could not be run
+
+
+def run_cells(
+    study: Study, cells: Iterable[Cell], *, jobs: int = 1, watch: Callable[[Cell], list[Observer]] | None = None
+) -> Iterator[Outcome]:
+    """Run cells that are not over yet; one that cannot be run is noted and the rest goes on.
+
+    With one job the cells run here, watched; with more, each in a process of its own.
+    """
+    study.save()
+    waiting = {cell.folder: cell for cell in cells if study.result(cell) is None}
+    if jobs == 1:
+        for cell in waiting.values():
+            yield _run_cell(study, cell, 1, watch)
+        return
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(_run_cell, study, cell, 2, None) for cell in waiting.values()]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _run_cell(study: Study, cell: Cell, jobs: int, watch: Callable[[Cell], list[Observer]] | None) -> Outcome:
+    from fedl2g.runs.batch import run_all
+    from fedl2g.runs.runner import Interrupted
+
+    path = study.path(cell)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        experiment = study.experiment(cell)
+        observers = (lambda _: watch(cell)) if watch is not None else None
+        ((_, result),) = run_all({path: experiment}, jobs=jobs, watch=observers)
+    except Interrupted:
+        raise
+    except FedL2GError as error:
+        _log.warning("%s in %s (seed %d) could not be run: %s", cell.method, cell.column, cell.seed, error)
+        study.note_failure(cell, str(error))
+        return Outcome(cell, reason=str(error))
+    study.note_failure(cell, None)
+    return Outcome(cell, result)
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{max(seconds, 1):.0f} seconds"
+
+
+class Pace:
+    """How long the remaining cells will take, corrected by how long the finished ones took."""
+
+    def __init__(self, estimates: Mapping[str, float], jobs: int) -> None:
+        self.estimates = dict(estimates)
+        self.jobs = jobs
+        self.started = time.monotonic()
+        self.done = 0.0
+
+    def finish(self, cell: Cell) -> float:
+        """Take a finished cell in; the seconds that are left."""
+        self.done += self.estimates.pop(cell.folder, 0.0)
+        left = sum(self.estimates.values())
+        return left * (time.monotonic() - self.started) / self.done if self.done else left / self.jobs

@@ -1,0 +1,337 @@
+"""A table of the paper with ours, the paper's and the difference: as text, Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedl2g.paper.catalog import Cell, Column, PaperExperiment
+from fedl2g.paper.study import Study
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+METHOD_NAMES = {
+    "local": "Local",
+    "lg-fedavg": "LG-FedAvg",
+    "fedgh": "FedGH",
+    "fml": "FML",
+    "fedkd": "FedKD",
+    "fedmrl": "FedMRL",
+    "feddistill": "FedDistill",
+    "fedproto": "FedProto",
+    "fedl2g-l": "FedL2G-l",
+    "fedl2g-f": "FedL2G-f",
+}
+COSTS = ("up_mb", "down_mb", "client_s", "server_s", "warmup_client_s")
+MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of a table: our number over the seeds that are there, the paper's, and what is unusual."""
+
+    method: str
+    column: Column
+    ours: float | None
+    std: float | None
+    rounds: float | None
+    seeds: tuple[int, ...]
+    paper: dict[str, float] | None
+    remark: str  # "", "missing", "diverged in round 7", "failed: ...", "not in the paper"
+    best: bool = False
+    paper_best: bool = False
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's: points of accuracy, or percent of the paper's number for costs."""
+        if self.ours is None or self.paper is None:
+            return None
+        theirs = paper_number(self.paper)
+        return 100 * (self.ours / theirs - 1) if self.column.metric in COSTS else self.ours - theirs
+
+    def text_ours(self) -> str:
+        """Our number as the table shows it."""
+        if self.ours is None:
+            return self.remark
+        digits = 3 if self.column.metric in COSTS else 2
+        text = f"{self.ours:.{digits}f}" + (f"±{self.std:.{digits}f}" if self.std is not None else "")
+        if self.rounds is not None:
+            text += f" ({self.rounds:.0f})"
+        return text + (f" [{self.remark}]" if self.remark else "")
+
+    def text_paper(self) -> str:
+        """The paper's number as it prints it."""
+        if self.paper is None:
+            return "-"
+        text = f"{paper_number(self.paper):g}"
+        text += f"±{self.paper['std']:g}" if "std" in self.paper else ""
+        return text + (f" ({self.paper['rounds']:.0f})" if "rounds" in self.paper else "")
+
+    def text_difference(self) -> str:
+        """The difference with its sign."""
+        if self.difference is None:
+            return "-"
+        return f"{self.difference:+.1f} %" if self.column.metric in COSTS else f"{self.difference:+.2f}"
+
+
+def paper_number(value: dict[str, float]) -> float:
+    """The paper's number without its spread."""
+    return value["mean"]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table in the paper's layout: methods as rows, columns with their headings."""
+
+    experiment: PaperExperiment
+    columns: tuple[Column, ...]
+    methods: tuple[str, ...]
+    entries: dict[tuple[str, str], Entry]
+
+    def entry(self, method: str, column: Column) -> Entry | None:
+        """A cell, or None where the layout has none."""
+        return self.entries.get((method, column.name))
+
+
+def sheets(experiment: PaperExperiment, study: Study, seeds: int | None = None) -> list[Sheet]:
+    """The experiment's tables; columns that only some methods have (server rates) make a table of their own."""
+    failures = study.failures()
+    planned: dict[tuple[str, str], list[Cell]] = {}
+    for cell in study.cells(experiment, seeds):
+        planned.setdefault((cell.method, cell.column), []).append(cell)
+    blocks: dict[tuple[str, ...], list[Column]] = {}
+    for column in experiment.columns:
+        rows = experiment.methods if column.same_table else experiment.rows(column)
+        blocks.setdefault(rows, []).append(column)
+    result = []
+    for methods, columns in blocks.items():
+        entries = {}
+        for column in columns:
+            found = {
+                m: _entry(experiment, m, column, planned.get((m, column.name), []), study, failures)
+                for m in experiment.rows(column)
+            }
+            entries |= {(m, column.name): e for m, e in _mark_best(found).items()}
+        result.append(Sheet(experiment, tuple(columns), methods, entries))
+    return result
+
+
+def _entry(
+    experiment: PaperExperiment,
+    method: str,
+    column: Column,
+    cells: Sequence[Cell],
+    study: Study,
+    failures: dict[str, str],
+) -> Entry:
+    paper = experiment.paper(method, column)
+    if not cells:
+        return Entry(method, column, None, None, None, (), paper, "not in the paper")
+    values, rounds, seeds, remarks = [], [], [], []
+    for cell in cells:
+        result = study.result(cell)
+        if result is None:
+            if cell.folder in failures:
+                remarks.append(f"failed: {failures[cell.folder]}")
+            continue
+        if result.status == "diverged":
+            remarks.append(f"diverged in round {result.rounds + 1}")
+            continue
+        value = _value(column.metric, result, study, cell)
+        if value is not None:
+            values.append(value)
+            rounds.append(result.best_round)
+            seeds.append(cell.seed)
+    remark = "; ".join(dict.fromkeys(remarks)) or (MISSING if not values else "")
+    return Entry(
+        method,
+        column,
+        statistics.fmean(values) if values else None,
+        statistics.stdev(values) if len(values) > 1 else None,
+        statistics.fmean(rounds) if rounds and experiment.rounds else None,
+        tuple(seeds),
+        paper,
+        remark,
+    )
+
+
+def _value(metric: str, result: Any, study: Study, cell: Cell) -> float | None:
+    if metric not in COSTS:
+        return 100.0 * float(result.best_accuracy)
+    from fedl2g.report.collect import cost, read_runs
+
+    (run,) = read_runs([study.path(cell)])
+    return cost(run)[metric]
+
+
+def _mark_best(entries: dict[str, Entry]) -> dict[str, Entry]:
+    """Mark the best of a column, ours and the paper's; less is better for costs."""
+    pick = min if next(iter(entries.values())).column.metric in COSTS else max
+    ours = pick((e.ours for e in entries.values() if e.ours is not None), default=None)
+    theirs = pick((paper_number(e.paper) for e in entries.values() if e.paper is not None), default=None)
+    return {
+        m: Entry(
+            **{
+                **vars(e),
+                "best": e.ours is not None and e.ours == ours,
+                "paper_best": e.paper is not None and paper_number(e.paper) == theirs,
+            }
+        )
+        for m, e in entries.items()
+    }
+
+
+def provenance(experiment: PaperExperiment, study: Study, tables: Sequence[Sheet]) -> list[str]:
+    """What nobody may mistake: the scale, the seeds, the commit, how much is there."""
+    entries = [e for sheet in tables for e in sheet.entries.values() if e.remark != "not in the paper"]
+    there = [e for e in entries if e.ours is not None]
+    seeds = sorted({seed for e in there for seed in e.seeds})
+    commits: set[str] = set()
+    for cell in study.cells(experiment, max(len(seeds), 1)):
+        run = study.run_of(cell)
+        if run is not None:
+            commits.add(str(run.environment().get("commit") or f"fedl2g {run.environment().get('fedl2g')}"))
+    lines = [f"Scale: {study.scale.name} ({study.scale.summary})."]
+    if study.scale.name != "full":
+        lines.append(
+            "NOT a reproduction of the paper's numbers: the setting differs, so the difference column compares two "
+            "different experiments."
+        )
+    lines.append(
+        f"{len(there)} of {len(entries)} cells; seeds: {', '.join(map(str, seeds)) or 'none'}; "
+        f"commit: {', '.join(sorted(commits)) or 'none'}."
+    )
+    if study.dataset_paths:
+        lines.append("Images: " + ", ".join(f"{k} from {v}" for k, v in sorted(study.dataset_paths.items())) + ".")
+    if study.settings:
+        lines.append("Settings laid over every cell: " + ", ".join(f"{k}={v}" for k, v in study.settings.items()) + ".")
+    spread = sorted({len(e.seeds) for e in there})
+    if spread and spread[0] < 3:
+        lines.append(f"Fewer than three seeds in some cells (at least {spread[0]}); ± is given from two seeds on.")
+    return lines + list(experiment.notes)
+
+
+def heading(column: Column) -> str:
+    """A column's heading in one line."""
+    return ", ".join(part for part in column.heading if part)
+
+
+def rich_tables(tables: Sequence[Sheet]) -> list[Table]:
+    """For a terminal: three lines to a cell, ours, the paper's and the difference."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    result = []
+    for sheet in tables:
+        table = Table(title=sheet.experiment.title, show_lines=True)
+        table.add_column("method")
+        for column in sheet.columns:
+            table.add_column(escape("\n".join(part for part in column.heading if part)), justify="right")
+        for method in sheet.methods:
+            cells = []
+            for column in sheet.columns:
+                e = sheet.entry(method, column)
+                if e is None:
+                    cells.append("")
+                    continue
+                ours = f"[bold green]{escape(e.text_ours())}[/]" if e.best else escape(e.text_ours())
+                theirs = f"[bold]{e.text_paper()}[/]" if e.paper_best else e.text_paper()
+                cells.append(f"{ours}\n[dim]paper[/] {theirs}\n[dim]diff[/] {e.text_difference()}")
+            table.add_row(METHOD_NAMES.get(method, method), *cells)
+        result.append(table)
+    return result
+
+
+def markdown(experiment: PaperExperiment, tables: Sequence[Sheet], lines: Sequence[str]) -> str:
+    """The tables as Markdown: each cell ours / paper's / difference, the best of a column bold."""
+    parts = [f"### {experiment.title}", "", *(f"- {line}" for line in lines), ""]
+    parts += ["Each cell: **ours** / *paper's* / difference. The best of a column, ours and the paper's, is bold.", ""]
+    for sheet in tables:
+        parts.append("| method | " + " | ".join(heading(c) for c in sheet.columns) + " |")
+        parts.append("|---|" + "---:|" * len(sheet.columns))
+        for method in sheet.methods:
+            cells = []
+            for column in sheet.columns:
+                e = sheet.entry(method, column)
+                if e is None:
+                    cells.append("")
+                    continue
+                ours = f"**{e.text_ours()}**" if e.best else e.text_ours()
+                theirs = f"***{e.text_paper()}***" if e.paper_best else f"*{e.text_paper()}*"
+                cells.append(f"{ours} / {theirs} / {e.text_difference()}".replace("|", "\\|"))
+            parts.append(f"| {METHOD_NAMES.get(method, method)} | " + " | ".join(cells) + " |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def as_csv(tables: Sequence[Sheet], study: Study) -> str:
+    """One line for each cell, with every number apart."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    names = "experiment method column metric ours std best_round seeds paper paper_std paper_rounds difference remark"
+    writer.writerow([*names.split(), "best", "scale"])
+    for sheet in tables:
+        for e in sheet.entries.values():
+            paper = e.paper or {}
+            mean = paper_number(paper) if paper else None
+            numbers = [e.ours, e.std, e.rounds]
+            writer.writerow(
+                [sheet.experiment.name, e.method, e.column.name, e.column.metric]
+                + ["" if v is None else f"{v:.6g}" for v in numbers]
+                + [len(e.seeds)]
+                + ["" if v is None else f"{v:g}" for v in (mean, paper.get("std"), paper.get("rounds"))]
+                + ["" if e.difference is None else f"{e.difference:.4g}", e.remark, int(e.best), study.scale.name]
+            )
+    return out.getvalue()
+
+
+def latex(experiment: PaperExperiment, tables: Sequence[Sheet], lines: Sequence[str]) -> str:
+    """The tables in the paper's layout (package booktabs), ours with the paper's in grey brackets below."""
+    parts = [f"% {line}" for line in lines]
+    for sheet in tables:
+        count = len(sheet.columns)
+        parts += [r"\begin{table}[ht]", r"\centering", rf"\caption{{{_tex(experiment.title)}}}"]
+        parts += [rf"\begin{{tabular}}{{l{'r' * count}}}", r"\toprule"]
+        if any(len(c.heading) > 1 and c.heading[0] for c in sheet.columns):
+            parts.append(_spanning(sheet.columns))
+        parts.append("Method & " + " & ".join(_tex(c.heading[-1]) for c in sheet.columns) + r" \\")
+        parts.append(r"\midrule")
+        for method in sheet.methods:
+            ours, theirs = [], []
+            for column in sheet.columns:
+                e = sheet.entry(method, column)
+                text = "" if e is None else _tex(e.text_ours())
+                ours.append(rf"\textbf{{{text}}}" if e is not None and e.best else text)
+                theirs.append(
+                    "" if e is None else rf"{{\scriptsize paper {_tex(e.text_paper())}, {_tex(e.text_difference())}}}"
+                )
+            parts.append(f"{_tex(METHOD_NAMES.get(method, method))} & " + " & ".join(ours) + r" \\")
+            parts.append(" & " + " & ".join(theirs) + r" \\")
+        parts += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
+    return "\n".join(parts)
+
+
+def _spanning(columns: Sequence[Column]) -> str:
+    groups: list[tuple[str, int]] = []
+    for column in columns:
+        top = column.heading[0] if len(column.heading) > 1 else ""
+        if groups and groups[-1][0] == top:
+            groups[-1] = (top, groups[-1][1] + 1)
+        else:
+            groups.append((top, 1))
+    return " & " + " & ".join(rf"\multicolumn{{{n}}}{{c}}{{{_tex(name)}}}" for name, n in groups) + r" \\"
+
+
+def _tex(text: str) -> str:
+    for plain, escaped in (("\\", r"\textbackslash "), ("_", r"\_"), ("%", r"\%"), ("&", r"\&"), ("#", r"\#")):
+        text = text.replace(plain, escaped)
+    return (
+        text.replace("±", r"$\pm$").replace("{", r"\{").replace("}", r"\}")
+        if "{" in text
+        else text.replace("±", r"$\pm$")
+    )
