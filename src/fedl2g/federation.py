@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from fedl2g.engines.base import Absence, Engine, Evaluation
 from fedl2g.errors import Diverged, PayloadError
 from fedl2g.methods.base import Reply, Report, ServerHalf
 from fedl2g.payload import Payload, nbytes
+from fedl2g.profiling import split_round
 from fedl2g.records import Accuracy, RoundRecord
 from fedl2g.robustness.attacks import hostile_clients
 from fedl2g.robustness.availability import Fate, Schedule
@@ -58,6 +59,8 @@ class Federation:
         self._late: list[_Late] = []
         self._sent: tuple[int, Payload] | None = None
         self._start = _copy(server.state_dict())
+        self._spent: list[tuple[float, dict[str, float]]] = []  # of the round's clients: seconds, and where they went
+        self._training_seconds = 0.0
 
     @property
     def round(self) -> int:
@@ -100,7 +103,7 @@ class Federation:
         record.hostile = [client for client in fates if client in self.hostile]
         record.down_bytes = nbytes(broadcast) * len(fates)
         accepted = []
-        for answer in self.engine.train(round, list(fates), broadcast):
+        for answer in self._train(round, list(fates), broadcast):
             if isinstance(answer, Absence):
                 (record.refused if answer.refused else record.missing)[answer.client] = answer.reason
             elif fates[answer.client].reason:
@@ -120,6 +123,16 @@ class Federation:
         record.client_losses = losses
         record.loss = statistics.fmean(losses.values()) if losses else None
         self._finish(record, evaluate=round % self.experiment.evaluate_every == 0 or round == self.experiment.rounds)
+
+    def _train(self, round: int, clients: list[int], broadcast: Payload) -> Iterator[Reply | Absence]:
+        """The engine's answers; what they took is noted for the profile."""
+        self._spent.clear()
+        started = time.perf_counter()
+        for answer in self.engine.train(round, clients, broadcast):
+            if isinstance(answer, Reply):
+                self._spent.append((answer.report.seconds, answer.report.laps))
+            yield answer
+        self._training_seconds = time.perf_counter() - started
 
     def _fates(self, record: RoundRecord) -> dict[int, Fate]:
         """The participants that train in this round and what becomes of their replies; the others are recorded."""
@@ -187,6 +200,14 @@ class Federation:
             clients = self.evaluated(record.round)
             record.accuracy = _accuracy(self.engine.evaluate(clients, self._broadcast(record.round + 1)), self.hostile)
             record.evaluation_seconds = time.perf_counter() - started
+        if self.experiment.execution.profile and record.round:
+            record.profile_seconds = split_round(
+                self._spent,
+                training=self._training_seconds,
+                server=record.server_seconds,
+                evaluation=record.evaluation_seconds,
+                lanes=getattr(self.engine, "lanes", 1),
+            )
         self.history.append(record)
         self._tell(lambda observer: observer.on_round(self, record))
 

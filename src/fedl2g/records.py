@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from pydantic import ConfigDict, TypeAdapter
+
 MB = 2**20
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)  # for files that are read back
 
 Status = Literal["finished", "stopped early", "diverged"]
 
@@ -15,6 +20,8 @@ Status = Literal["finished", "stopped early", "diverged"]
 @dataclass
 class Accuracy:
     """How the clients' predictions did on their own test sets."""
+
+    __pydantic_config__ = _STRICT
 
     pooled: float  # correct / samples over all clients: the headline number
     mean: float  # over clients
@@ -27,6 +34,8 @@ class Accuracy:
 class RoundRecord:
     """What happened in one round (round 0: the evaluation before the first)."""
 
+    __pydantic_config__ = _STRICT
+
     round: int
     participants: list[int] = field(default_factory=list)
     accuracy: Accuracy | None = None  # None in rounds without evaluation
@@ -37,6 +46,7 @@ class RoundRecord:
     client_seconds: float = 0.0  # summed over participants
     server_seconds: float = 0.0
     evaluation_seconds: float = 0.0
+    profile_seconds: dict[str, float] = field(default_factory=dict)  # where the round's time went, if measured
     refused: dict[int, str] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)  # participants without a reply, and why
     server: dict[str, float] = field(default_factory=dict)  # the method's own numbers
@@ -50,18 +60,18 @@ class RoundRecord:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RoundRecord:
-        """Read `to_dict` back (JSON turns the client numbers into strings)."""
-        accuracy = values["accuracy"]
-        if accuracy is not None:
-            accuracy = Accuracy(**{**accuracy, "clients": _int_keys(accuracy["clients"])})
-        by_client = ("client_losses", "refused", "missing", "away", "late")
-        numbered = {name: _int_keys(values[name]) for name in by_client if name in values}
-        return cls(**{**values, **numbered, "accuracy": accuracy})
+        """Read `to_dict` back (JSON turns the client numbers into strings); ValueError if it is not a record."""
+        record: RoundRecord = _reader(cls).validate_python(values)
+        if not 0 <= record.round < 2**53:
+            raise ValueError(f"a record of round {record.round}")
+        return record
 
 
 @dataclass(frozen=True)
 class RunResult:
     """What a run came to: the numbers that tables are made of. Accuracies lie in 0..1."""
+
+    __pydantic_config__ = _STRICT
 
     method: str
     seed: int
@@ -81,8 +91,14 @@ class RunResult:
     run: str  # the run directory
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Plain values for JSON; `from_dict` reads them back."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RunResult:
+        """Read `to_dict` back; ValueError if it is not a result."""
+        result: RunResult = _reader(cls).validate_python(values)
+        return result
 
 
 def best_record(history: Sequence[RoundRecord]) -> RoundRecord | None:
@@ -123,5 +139,7 @@ def summarise(history: Sequence[RoundRecord], *, method: str, seed: int, status:
     )
 
 
-def _int_keys(values: dict[Any, Any]) -> dict[int, Any]:
-    return {int(key): value for key, value in values.items()}
+@functools.cache
+def _reader(kind: type) -> TypeAdapter[Any]:
+    """Checks what a file says before it becomes a record: names, types, finite numbers."""
+    return TypeAdapter(kind)

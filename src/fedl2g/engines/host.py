@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from fedl2g.client import Client, Task
 from fedl2g.data import Dataset, Partition
 from fedl2g.engines.base import Evaluation
-from fedl2g.engines.states import State, StateStore, available_bytes
-from fedl2g.errors import SettingError
+from fedl2g.engines.states import Shapes, State, StateStore, available_bytes, shapes_of, stored_shapes
+from fedl2g.errors import PayloadError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.base import ClientHalf, Reply, Report
 from fedl2g.methods.registry import get_method
@@ -216,9 +216,16 @@ class Host:
         self.close()
         if directory is None:
             return
-        for path in directory.glob("client-*.safetensors"):
+        shapes: dict[str, Shapes] = {}
+        for path in sorted(directory.glob("client-*.safetensors")):
             client = int(path.stem.removeprefix("client-"))
             if self.holds(client):
+                # Read when it is needed; whether it will fit is seen now, by its names and shapes.
+                architecture = self.site.architecture(client)
+                if architecture not in shapes:
+                    shapes[architecture] = shapes_of(_state(self._build(client)))
+                if stored_shapes(path) != shapes[architecture]:
+                    raise PayloadError(f"{path.name} does not fit a client with {architecture}")
                 self._store.adopt(client, path)
                 self._changed.add(client)
 

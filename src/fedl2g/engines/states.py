@@ -9,10 +9,12 @@ from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import safetensors
 import safetensors.torch
 from torch import Tensor
 
 State = dict[str, Tensor]
+Shapes = dict[str, tuple[int, ...]]
 
 _WAITING = 8  # states that may wait for the disk before the computation does
 
@@ -124,6 +126,17 @@ class StateStore:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def shapes_of(state: State) -> Shapes:
+    """The names and shapes of a state."""
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+
+def stored_shapes(path: Path) -> Shapes:
+    """The names and shapes of a state in a file, whose values are not read."""
+    with safetensors.safe_open(path, framework="pt") as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a dict)
 
 
 def _link(source: Path, target: Path) -> None:

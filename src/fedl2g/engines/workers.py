@@ -54,6 +54,7 @@ class WorkersEngine:
         self.site = site
         count = min(site.experiment.execution.workers, site.experiment.clients)
         self.placement = balance(_costs(site), count)
+        self.lanes = count  # clients that train at a time
         self.home = {client: number for number, clients in enumerate(self.placement) for client in clients}
         self.predicts_with_broadcast = get_method(site.experiment.method.name).client.predicts_with_broadcast
         self._workers: list[_Worker] = []

@@ -26,6 +26,7 @@ from fedl2g.guidance import Space, guiding_gradient
 from fedl2g.methods.base import ClientHalf, Options, Reply, ServerHalf
 from fedl2g.methods.registry import register_method
 from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors
+from fedl2g.profiling import GUIDING, watch
 from fedl2g.training import at_least_two
 
 CLIP = 100.0  # of the client's gradient norm, and of the norm of the whole guiding gradient
@@ -146,6 +147,7 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
         return self._guiding_gradient(round, guide)
 
     def _guiding_gradient(self, round: int, guide: Tensor) -> Payload:
+        watch.start()
         task = self.client.task
         generator = rng.torch_stream(task.seed, "study_batch", self.client.id, round)
         study = self.study_set.batch(torch.randperm(len(self.study_set), generator=generator)[: task.batch_size])
@@ -160,7 +162,9 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
                 lr=task.client_lr,
                 space=self.options.space,
             )
-        return class_vectors(ids, rows)
+        upload = class_vectors(ids, rows)
+        watch.lap(GUIDING)
+        return upload
 
     def _guide(self, payload: Payload) -> Tensor:
         task = self.client.task
