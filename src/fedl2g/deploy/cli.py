@@ -55,3 +55,21 @@ def check(
         typer.echo(f"{'ok  ' if verdict.good else 'FAIL'}  {verdict.what}: {verdict.detail}")
     if not good:
         raise typer.Exit(1)
+
+
+def export(
+    source: Annotated[Path, typer.Argument(help="A site's file (site.toml), or a run directory with --client.")],
+    out: Annotated[Path, typer.Option("--out", help="The folder to write the model into.")],
+    client: Annotated[int | None, typer.Option("--client", help="Which client of a run directory.")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="Which run of a site, when it took part in several.")] = None,
+) -> None:
+    """Write a client's trained model for use elsewhere: weights (safetensors) and a program that predicts."""
+    from fedl2g.deploy.export import export_client, export_site
+
+    if source.is_dir():
+        if client is None:
+            raise SettingError(f"{source} is a run directory: name the client with --client 0")
+        written = export_client(source, client, out)
+    else:
+        written = export_site(source, out, run=run)
+    typer.echo(f"wrote {', '.join(str(path) for path in written)}")

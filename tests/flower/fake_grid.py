@@ -1,0 +1,142 @@
+"""A grid in this process: nodes are functions, and a test decides what they answer and when."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from flwr.app import Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedl2g.data import load_dataset, make_partition
+from fedl2g.engines.flower import messages, simulation
+from fedl2g.engines.flower.engine import Patience
+from fedl2g.engines.host import Site
+from fedl2g.experiment import Experiment
+
+TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+QUICK = Patience(poll_seconds=0.005, first_pause=0.01)
+NODE_UNAVAILABLE = 5
+
+
+def tiny_site(**settings: Any) -> Site:
+    """Three clients with a tiny share of digits each."""
+    execution = settings.pop("execution", {})
+    given = {
+        "method": {"name": "fedl2g-f", "warmup_rounds": 0}, "dataset": "digits", "samples": 120, "models": "small_cnn",
+        "clients": 3, "rounds": 2, "partition": "iid", "execution": {"engine": "flower", **execution}, **settings,
+    }  # fmt: skip
+    experiment = Experiment(**given)
+    dataset = load_dataset(experiment.dataset, samples=experiment.samples)
+    partition = make_partition(
+        experiment.partition, dataset.labels, None, clients=experiment.clients, classes=dataset.classes, seed=0
+    )
+    return Site(experiment, dataset, partition)
+
+
+class FakeClock:
+    """Time that passes only when somebody sleeps: no test depends on how busy the machine is."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+Handler = Callable[[Message], Message | None]
+
+
+@dataclass
+class FakeNode:
+    """One node: what it does with a message, how long it takes, whether it is there."""
+
+    handle: Handler
+    seconds: float = 0.0
+    gone: bool = False
+    received: list[str] = field(default_factory=list)
+
+
+class FakeGrid:
+    """What the engine uses of Flower's Grid."""
+
+    def __init__(self, nodes: dict[int, FakeNode], clock: FakeClock) -> None:
+        self.nodes = nodes
+        self.clock = clock
+        self.replies: dict[str, tuple[float, Message]] = {}
+        self._ids = itertools.count()
+
+    def get_node_ids(self) -> list[int]:
+        return [number for number, node in self.nodes.items() if not node.gone]
+
+    def push_messages(self, letters: Iterable[Message]) -> list[str]:
+        sent = []
+        for letter in letters:
+            name = f"message-{next(self._ids)}"
+            letter.metadata.__dict__["_message_id"] = name
+            node = self.nodes[letter.metadata.dst_node_id]
+            node.received.append(letter.metadata.message_type)
+            reply = (
+                Message(Error(NODE_UNAVAILABLE, "gone"), reply_to=letter) if node.gone else node.handle(letter)
+            )
+            if reply is not None:
+                late = 0.0 if letter.metadata.message_type == "query" else node.seconds
+                self.replies[name] = (self.clock.monotonic() + late, reply)
+            sent.append(name)
+        return sent
+
+    def pull_messages(self, names: Iterable[str]) -> list[Message]:
+        now = self.clock.monotonic()
+        ready = [name for name in names if name in self.replies and self.replies[name][0] <= now]
+        return [self.replies.pop(name)[1] for name in ready]
+
+
+def honest(root: Path, client: int) -> Handler:
+    """A node that does what the simulation's nodes do."""
+    context: Any = SimpleNamespace(node_config={"partition-id": client})
+    actions: dict[str, Callable[..., Message]] = {
+        "query": simulation._introduce,
+        "train": partial(simulation._answer, simulation._train, root),
+        "evaluate": partial(simulation._answer, simulation._evaluate, root),
+    }
+    return lambda letter: actions[letter.metadata.message_type](letter, context)
+
+
+def corrupting(handle: Handler, corrupt: Callable[[RecordDict], None]) -> Handler:
+    """A node whose training replies are corrupted."""
+
+    def answer(letter: Message) -> Message | None:
+        reply = handle(letter)
+        if reply is not None and letter.metadata.message_type == "train":
+            corrupt(reply.content)
+        return reply
+
+    return answer
+
+
+def stranger(client: Any) -> Handler:
+    """A node that claims to be some client, and answers nothing else."""
+    return lambda letter: (
+        Message(messages.pack_identity(client), reply_to=letter) if letter.metadata.message_type == "query" else None
+    )
+
+
+class FakeSimulation:
+    """Stands for a simulation: nodes in this process, stores below a folder."""
+
+    def __init__(self, root: Path, clients: int, clock: FakeClock) -> None:
+        self.root = root
+        self.nodes = clients
+        self.grid = FakeGrid({100 + client: FakeNode(honest(root, client)) for client in range(clients)}, clock)
+
+    def close(self) -> None:
+        """Nothing to end."""

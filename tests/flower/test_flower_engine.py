@@ -1,0 +1,239 @@
+"""The engine over a grid: deadlines, minimum replies, lost nodes, hostile replies; no Ray, no network."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
+
+from fake_grid import QUICK, FakeClock, FakeNode, FakeSimulation, corrupting, honest, stranger, tiny_site
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fedl2g.engines.base import Absence
+from fedl2g.engines.flower import engine as engine_module
+from fedl2g.engines.flower import messages, simulation
+from fedl2g.engines.flower.simulation import SimulationEngine
+from fedl2g.engines.host import Site
+from fedl2g.engines.inline import InlineEngine
+from fedl2g.errors import RunError
+from fedl2g.federation import Federation
+from fedl2g.methods.base import Reply
+from fedl2g.methods.registry import get_method
+from fedl2g.payload import Payload, to_bytes
+
+
+class OpenEngine(SimulationEngine):
+    """A simulation's engine that treats a refusing site as a deployment does."""
+
+    _refusal = engine_module.GridEngine._refusal
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClock]:
+    clock = FakeClock()
+    monkeypatch.setattr(engine_module, "time", clock)
+    yield clock
+    simulation._sites.clear()
+
+
+def open_engine(site: Site, tmp_path: Path) -> tuple[OpenEngine, FakeSimulation]:
+    clock: Any = engine_module.time
+    fake = FakeSimulation(tmp_path / "stores", site.experiment.clients, clock)
+    engine = OpenEngine(fake, site, owns=False)  # type: ignore[arg-type]
+    engine.patience = QUICK
+    return engine, fake
+
+
+def broadcast(site: Site) -> Payload:
+    return get_method(site.experiment.method.name).server(site.experiment.method, site.task).broadcast(1)
+
+
+def federation(site: Site, engine: Any) -> Federation:
+    server = get_method(site.experiment.method.name).server(site.experiment.method, site.task)
+    return Federation(site.experiment, server, engine)
+
+
+def clients(answers: list[Reply | Absence]) -> tuple[list[int], list[int]]:
+    """Who replied and who did not."""
+    replied = sorted(a.client for a in answers if isinstance(a, Reply))
+    return replied, sorted(a.client for a in answers if isinstance(a, Absence))
+
+
+def test_a_run_equals_inline(tmp_path: Path) -> None:
+    site = tiny_site()
+    engine, _ = open_engine(site, tmp_path)
+    ours, theirs = federation(site, engine), federation(site, InlineEngine(site))
+    ours.run()
+    theirs.run()
+    for a, b in zip(ours.history, theirs.history, strict=True):
+        assert a.accuracy == b.accuracy
+        assert a.client_losses == b.client_losses
+        assert (a.up_bytes, a.down_bytes) == (b.up_bytes, b.down_bytes)
+
+
+def test_a_site_slower_than_the_deadline_is_missing_and_the_round_goes_on(tmp_path: Path) -> None:
+    site = tiny_site(execution={"deadline_seconds": 0.8, "minimum_replies": 2})
+    engine, fake = open_engine(site, tmp_path)
+    fake.grid.nodes[102].seconds = 30
+    answers = list(engine.train(1, [0, 1, 2], broadcast(site)))
+    assert clients(answers) == ([0, 1], [2])
+    assert "did not answer in time" in next(a.reason for a in answers if isinstance(a, Absence))
+
+
+def test_below_the_minimum_wait_waits(tmp_path: Path) -> None:
+    site = tiny_site(execution={"deadline_seconds": 0.3, "minimum_replies": 3, "below_minimum": "wait"})
+    engine, fake = open_engine(site, tmp_path)
+    fake.grid.nodes[102].seconds = 1.5
+    assert clients(list(engine.train(1, [0, 1, 2], broadcast(site)))) == ([0, 1, 2], [])
+
+
+def test_below_the_minimum_skip_uses_no_reply(tmp_path: Path) -> None:
+    site = tiny_site(execution={"deadline_seconds": 0.5, "minimum_replies": 3, "below_minimum": "skip"}, rounds=1)
+    engine, fake = open_engine(site, tmp_path)
+    loop = federation(site, engine)
+    before = {name: tensor.clone() for name, tensor in loop.server.state_dict().items()}
+    fake.grid.nodes[102].handle = lambda letter, inner=fake.grid.nodes[102].handle: (
+        None if letter.metadata.message_type == "train" else inner(letter)
+    )
+    loop.run()
+    assert loop.history[1].missing.keys() == {0, 1, 2}
+    assert all(torch.equal(before[name], tensor) for name, tensor in loop.server.state_dict().items())
+
+
+def test_below_the_minimum_stop_stops_and_says_what_to_do(tmp_path: Path) -> None:
+    site = tiny_site(execution={"deadline_seconds": 0.3, "minimum_replies": 3, "below_minimum": "stop"})
+    engine, fake = open_engine(site, tmp_path)
+    fake.grid.nodes[102].seconds = 30
+    with pytest.raises(RunError, match="2 replies, but 3 are needed.*resume"):
+        list(engine.train(1, [0, 1, 2], broadcast(site)))
+
+
+def test_a_lost_node_comes_back_as_another_and_nothing_is_trained_twice(tmp_path: Path) -> None:
+    site = tiny_site()
+    engine, fake = open_engine(site, tmp_path)
+    first = {a.client: a for a in engine.train(1, [0, 1, 2], broadcast(site)) if isinstance(a, Reply)}
+    fake.grid.nodes[101].gone = True
+    fake.grid.nodes[201] = FakeNode(honest(fake.root, 1))
+    again = {a.client: a for a in engine.train(1, [0, 1, 2], broadcast(site)) if isinstance(a, Reply)}
+    assert again.keys() == first.keys()
+    assert "train" in fake.grid.nodes[201].received
+    for client, reply in again.items():  # from the store: even the seconds are those of the first time
+        assert reply.report == first[client].report
+        assert to_bytes(reply.payload) == to_bytes(first[client].payload)
+
+
+def test_an_error_of_a_node_is_asked_again(tmp_path: Path) -> None:
+    from flwr.app import Error, Message
+
+    site = tiny_site()
+    engine, fake = open_engine(site, tmp_path)
+    node, failures = fake.grid.nodes[100], [0]
+    inner = node.handle
+
+    def crash_twice(letter: Message) -> Message | None:
+        if letter.metadata.message_type == "train" and failures[0] < 2:
+            failures[0] += 1
+            return Message(Error(8, "the process was killed"), reply_to=letter)
+        return inner(letter)
+
+    node.handle = crash_twice
+    assert clients(list(engine.train(1, [0, 1, 2], broadcast(site)))) == ([0, 1, 2], [])
+    assert failures == [2]
+
+
+def _payload(records: RecordDict, payload: Payload) -> None:
+    data = to_bytes(payload)
+    records["payload"] = ArrayRecord({"payload": Array("uint8", (len(data),), "safetensors", data)})
+
+
+def _rows(**changes: Any) -> Payload:
+    return {"ids": torch.tensor([0, 1]), "rows": torch.zeros(2, 512)} | changes
+
+
+HOSTILE: dict[str, tuple[Callable[[RecordDict], None], str]] = {
+    "wrong shape": (lambda r: _payload(r, _rows(rows=torch.zeros(2, 7))), "shape"),
+    "NaN": (lambda r: _payload(r, _rows(rows=torch.full((2, 512), float("nan")))), "NaN"),
+    "unknown class ids": (lambda r: _payload(r, _rows(ids=torch.tensor([0, 99]))), "class id"),
+    "unknown entry": (lambda r: _payload(r, _rows(weights=torch.zeros(3))), "unknown entry"),
+    "absurd size": (lambda r: _payload(r, _rows(rows=torch.zeros(2000, 512))), "at most"),
+    "lying about its size": (
+        lambda r: r.update(payload=ArrayRecord({"payload": Array("uint8", (9,), "safetensors", b"1")})),
+        "declared form",
+    ),
+    "no payload at all": (lambda r: r.pop("payload"), "no ArrayRecord"),
+    "bytes that are no payload": (
+        lambda r: r.update(payload=ArrayRecord({"payload": Array("uint8", (4,), "safetensors", b"abcd")})),
+        "not a payload",
+    ),
+    "another client's name": (lambda r: r["about"].update(client=1), "client 1"),
+    "another round": (lambda r: r["about"].update(round=7), "round 7"),
+    "no report": (lambda r: r.pop("report"), "no MetricRecord"),
+    "a negative count": (lambda r: r["report"].update(samples=-1), "samples"),
+    "an infinite loss": (lambda r: r["report"].update(loss=float("inf")), "loss is NaN or infinite"),
+    "a list for a loss": (lambda r: r["report"].update(loss=[1.0]), "loss is not a number"),
+    "negative seconds": (lambda r: r["report"].update(seconds=-1.0), "seconds"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_reply_is_refused_logged_and_the_run_goes_on(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    corrupt, reason = HOSTILE[kind]
+    site = tiny_site(execution={"maximum_reply_mb": 1.0}, rounds=1)
+    engine, fake = open_engine(site, tmp_path)
+    fake.grid.nodes[102].handle = corrupting(honest(fake.root, 2), lambda records: void(corrupt(records)))
+    loop = federation(site, engine)
+    with caplog.at_level(logging.WARNING):
+        loop.run()
+    record = loop.history[1]
+    assert record.refused.keys() == {2}
+    assert reason in record.refused[2]
+    assert record.client_losses.keys() == {0, 1}
+
+
+def void(_: object) -> None:
+    """For expressions used as statements."""
+
+
+@pytest.mark.parametrize("claim", [3, -1, 99, "zero", 1.5])
+def test_an_unknown_client_id_is_refused_and_counted(claim: Any, tmp_path: Path) -> None:
+    site = tiny_site()
+    engine, fake = open_engine(site, tmp_path)
+    fake.grid.nodes = {7: FakeNode(stranger(claim)), **fake.grid.nodes}
+    assert clients(list(engine.train(1, [0, 1, 2], broadcast(site)))) == ([0, 1, 2], [])
+    assert engine.refused["node"] == 1
+    assert fake.grid.nodes[7].received == ["query"]
+
+
+def test_of_two_nodes_with_one_client_the_second_is_refused(tmp_path: Path) -> None:
+    site = tiny_site()
+    engine, fake = open_engine(site, tmp_path)
+    fake.grid.nodes[900] = FakeNode(stranger(0))
+    assert clients(list(engine.train(1, [0, 1, 2], broadcast(site)))) == ([0, 1, 2], [])
+    assert engine.refused["node"] == 1
+    assert fake.grid.nodes[900].received == ["query"]
+
+
+def test_a_site_that_refuses_is_missing_with_its_own_words(tmp_path: Path) -> None:
+    site = tiny_site(rounds=1)
+    engine, fake = open_engine(site, tmp_path)
+    node = fake.grid.nodes[102]
+    node.handle = corrupting(node.handle, lambda r: (r.clear(), r.update(refusal=ConfigRecord({"kind": "RunError", "message": "disk full"})))[0])  # fmt: skip  # noqa: E501
+    loop = federation(site, engine)
+    loop.run()
+    assert loop.history[1].missing == {2: "the site does not take part: disk full"}
+
+
+def test_reports_that_are_no_reports_are_refused() -> None:
+    from fedl2g.errors import PayloadError
+
+    records = RecordDict({"about": ConfigRecord({"client": 0, "run": "a", "round": 1}), "report": MetricRecord({"x": 1})})
+    with pytest.raises(PayloadError, match="unknown number"):
+        messages.unpack_reply(records, client=0, run="a", round=1, limit=100)
