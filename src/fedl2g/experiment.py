@@ -243,7 +243,7 @@ class Experiment(BaseModel):
         """Read an experiment from TOML text, with settings (dotted names allowed) laid over it."""
         try:
             settings = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # of many kinds: a number of thousands of digits, deep nesting
             raise SettingError(f"{source} is not valid TOML: {error}") from error
         return cls(**overlay(settings, overrides or {}))
 
@@ -306,7 +306,7 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise SettingError(f"--set {text!r} is not of the form key=value, for example --set method.server_lr=1")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return key.strip(), value.strip()
 
 

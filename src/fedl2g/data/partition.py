@@ -349,7 +349,7 @@ def _index_array(indices: Any, client: int, name: str) -> Indices:
 def _parse_json(text: str, name: str) -> Any:
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
         raise DataError(f"{name} is not valid JSON ({error}).") from error
 
 

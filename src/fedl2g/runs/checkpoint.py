@@ -91,7 +91,7 @@ def _load(path: Path, federation: Federation, values: dict[str, Any]) -> None:
     try:
         federation.load_state_dict(safetensors.torch.load_file(path / "server.safetensors"), values)
         federation.engine.restore(path)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, IndexError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError, AttributeError, ArithmeticError) as error:
         raise _Damaged(f"it does not fit this experiment: {error!r}") from error
     except (safetensors.SafetensorError, PayloadError) as error:
         raise _Damaged(str(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import time
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
 
 _FORMAT = 1
+_ABOUT = {
+    **dict.fromkeys(("method", "dataset", "partition", "models", "fingerprint", "dataset_fingerprint", "created"), str),
+    **dict.fromkeys(("clients", "rounds", "seed"), int),
+}
+_log = logging.getLogger(__name__)
 
 
 class RunDirectory:
@@ -86,6 +92,9 @@ class RunDirectory:
         about = self._read_json("run.json")
         if about.get("format") != _FORMAT:
             raise RunError(f"{self.path} was written by another version of fedl2g (format {about.get('format')!r})")
+        for name, kind in _ABOUT.items():
+            if type(about.get(name)) is not kind:
+                raise RunError(f"{self.path / 'run.json'} cannot be used: {name!r} is missing or not what it should be")
         return about
 
     def experiment(self) -> Experiment:
@@ -102,7 +111,11 @@ class RunDirectory:
         """Who holds which samples."""
         from fedl2g.data import Partition
 
-        return Partition.from_json((self.path / "partition.json").read_text(encoding="utf-8"))
+        try:
+            text = (self.path / "partition.json").read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.path / 'partition.json'} cannot be read: {error}") from error
+        return Partition.from_json(text)
 
     def history(self) -> list[RoundRecord]:
         """The records of all rounds; of a round that was run again after an interruption, the last record."""
@@ -111,12 +124,19 @@ class RunDirectory:
             text = self.metrics.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return []
-        for line in text.splitlines():
+        except OSError as error:
+            raise RunError(f"cannot read {self.metrics}: {error.strerror}") from error
+        skipped = 0
+        for line in text.split("\n"):
             try:
                 record = RoundRecord.from_dict(json.loads(line))
-            except (ValueError, TypeError, KeyError, AttributeError):
-                continue  # the process was killed while it wrote this line; the round was run and recorded again
+            except (ValueError, RecursionError):
+                # The process was killed while it wrote this line; the round was run and recorded again.
+                skipped += bool(line.strip())
+                continue
             records[record.round] = record
+        if skipped:
+            _log.info("%s: %d damaged lines were skipped", self.metrics, skipped)
         return [records[number] for number in sorted(records)]
 
     def append(self, record: RoundRecord) -> None:
@@ -140,8 +160,8 @@ class RunDirectory:
         if not (self.path / "result.json").is_file():
             return None
         try:
-            return RunResult(**{**self._read_json("result.json"), "run": str(self.path)})
-        except TypeError as error:
+            return RunResult.from_dict({**self._read_json("result.json"), "run": str(self.path)})
+        except ValueError as error:
             raise RunError(f"{self.path / 'result.json'} is not a result of this version of fedl2g") from error
 
     def finish(self, result: RunResult) -> None:
@@ -168,7 +188,7 @@ class RunDirectory:
     def _read_json(self, name: str) -> dict[str, Any]:
         try:
             values = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{self.path / name} cannot be read: {error}") from error
         if not isinstance(values, dict):
             raise RunError(f"{self.path / name} cannot be read: it is not a JSON object")

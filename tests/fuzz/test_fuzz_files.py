@@ -1,0 +1,309 @@
+"""Thousands of malformed experiment files, metrics, run directories and checkpoints: refused clearly, or sound."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import tomli_w
+import torch
+from fuzz_helpers import Fuzz, replaced, spoiled_text, strange
+
+from fedl2g.client import Task
+from fedl2g.data import Partition
+from fedl2g.engines.base import Evaluation
+from fedl2g.experiment import Experiment, parse_override
+from fedl2g.federation import Federation
+from fedl2g.methods.base import Reply, Report
+from fedl2g.methods.registry import get_method
+from fedl2g.payload import Payload
+from fedl2g.records import Accuracy, RoundRecord, RunResult
+from fedl2g.runs.checkpoint import restore_checkpoint, write_checkpoint
+from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.overview import overview
+
+SETTINGS: dict[str, Any] = {
+    **Experiment().model_dump(mode="json", exclude_none=True),
+    "samples": 100,
+    "image_size": 16,
+    "noise": {"std": 0.1, "coefficient": 0.1, "scale": "relative"},
+    "aggregation": {"rule": "trimmed_mean", "trim": 0.2},
+    "attack": {"share": 0.1, "kind": "noise", "strength": 2.0},
+    "availability": {"dropout_before": 0.1, "deadline": 2.0, "speed_spread": 0.1, "late": "use"},
+}
+_SPELLINGS = [
+    *("dirichlet:nan", "dirichlet:inf", "dirichlet:-1", "dirichlet:", "pathological:0", "pathological:1e9", "file:"),
+    *("iid:3", "cuda:", "cuda:0,", "cpu,cpu", ",", "small,,", "no.such.module:function", ":", "a:", "mean", "fedproto"),
+]
+
+
+def _toml(draw: random.Random) -> str:
+    values = dict(SETTINGS)
+    for _ in range(draw.randrange(1, 3)):
+        name = draw.choice(sorted(values))
+        if draw.random() < 0.3:
+            values[name] = draw.choice(_SPELLINGS)
+        else:
+            values = replaced(draw, values) if draw.random() < 0.7 else {**values, name: replaced(draw, values[name])}
+            values = values if isinstance(values, dict) else {"method": values}
+    try:
+        text = tomli_w.dumps(_without_none(values))
+    except (ValueError, TypeError):
+        name, value = draw.choice(["rounds", "method", "noise"]), draw.choice(["1979-05-27", "07:32:00", "[1,", "nan"])
+        text = f"{name} = {value}"
+    return spoiled_text(draw, text) if draw.random() < 0.4 else text
+
+
+def _without_none(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {str(k): _without_none(v) for k, v in values.items() if v is not None}
+    if isinstance(values, list):
+        return [_without_none(v) for v in values if v is not None]
+    return values
+
+
+def test_experiment_files(tmp_path: Path) -> None:
+    """What is accepted can be written and read back to the same experiment."""
+    draw, fuzz = random.Random(4), Fuzz()
+    for _ in range(2500):
+        text = _toml(draw)
+        fuzz(
+            lambda text=text: Experiment.from_toml(text),  # type: ignore[misc]
+            lambda e: Experiment.from_toml(e.to_toml()).fingerprint == e.fingerprint,
+            text,
+        )
+    path = tmp_path / "experiment.toml"
+    for _ in range(300):
+        path.write_bytes(draw.randbytes(draw.randrange(80)))
+        fuzz(lambda: Experiment.from_file(path), lambda e: isinstance(e, Experiment))
+    for _ in range(700):
+        text = spoiled_text(draw, draw.choice(["rounds=5", "method.server_lr=1", "noise.std=0.1", "models=[1,2]"]))
+        fuzz(
+            lambda text=text: Experiment(**_dotted(text)),  # type: ignore[misc]
+            lambda e: Experiment.from_toml(e.to_toml()) == e,
+            text,
+        )
+    fuzz.finish(3500, refused=0.5)
+
+
+def _dotted(text: str) -> dict[str, Any]:
+    from fedl2g.experiment import overlay
+
+    return overlay({}, dict([parse_override(text)]))
+
+
+RECORD = RoundRecord(
+    1,
+    [0, 1, 2],
+    Accuracy(0.5, 0.4, 0.1, {0: 0.5, 1: 0.3}, {"head": 0.2}),
+    1.5,
+    {0: 1.0, 1: 2.0},
+    up_bytes=10,
+    refused={2: "NaN"},
+    server={"guide_step": 0.1},
+    away={1: "is away"},
+    late={0: 1},
+)
+
+
+def _typed(record: RoundRecord) -> bool:
+    """Every number of a record is a finite number, every client an int: readers may rely on it."""
+    values = asdict(record)
+    accuracy = values.pop("accuracy")
+    numbers = [values[n] for n in ("round", "up_bytes", "down_bytes", "client_seconds", "server_seconds")]
+    numbers += [*values["participants"], *values["client_losses"].values(), *values["server"].values()]
+    numbers += [values["loss"]] if values["loss"] is not None else []
+    keys = [*values["client_losses"], *values["refused"], *values["away"], *values["late"], *values["missing"]]
+    if accuracy is not None:
+        numbers += [accuracy["pooled"], accuracy["mean"], *accuracy["clients"].values(), *accuracy["others"].values()]
+        keys += [*accuracy["clients"]]
+    return all(type(n) in (int, float) and abs(n) < math.inf for n in numbers) and all(type(k) is int for k in keys)
+
+
+def test_metrics_files(tmp_path: Path) -> None:
+    """A damaged line never hides a sound one, and never becomes a record with wrong types."""
+    draw, fuzz = random.Random(5), Fuzz()
+    run = RunDirectory(tmp_path)
+    sound = [json.dumps({**RECORD.to_dict(), "round": number}) for number in range(3)]
+    damaged_records = 0
+    for _ in range(2000):
+        values = json.loads(sound[1])
+        how = draw.random()
+        if how < 0.6:
+            line = json.dumps(replaced(draw, values))
+        elif how < 0.9:
+            line = spoiled_text(draw, sound[1])
+        else:
+            line = draw.randbytes(draw.randrange(100)).decode("latin-1")
+        line = line.replace("\n", " ")
+        run.metrics.write_bytes("\n".join([sound[0], line, sound[2]]).encode("utf-8", "replace"))
+
+        def judge(history: list[RoundRecord]) -> bool:
+            nonlocal damaged_records
+            damaged_records += len(history) == 2
+            return {0, 2} <= {r.round for r in history} and all(map(_typed, history)) and len(history) <= 3
+
+        fuzz(run.history, judge, line)
+    fuzz.finish(2000, refused=0)
+    assert damaged_records > 1000
+    run.metrics.unlink()
+    assert run.history() == []
+    run.metrics.mkdir()
+    fuzz(run.history, lambda _: False)
+
+
+def test_run_directories(tmp_path: Path) -> None:
+    draw, fuzz = random.Random(6), Fuzz()
+    about = {
+        "format": 1,
+        **dict.fromkeys(("method", "dataset", "partition", "models", "fingerprint", "dataset_fingerprint"), "x"),
+        "clients": 3,
+        "rounds": 5,
+        "seed": 0,
+        "plugins": [],
+        "created": "2026-01-01",
+    }
+    result = RunResult("m", 0, "finished", 5, 0.5, 3, 0.4, 0.4, 0.1, 1.0, {}, 0.1, 0.1, 1.0, 1.0, "here").to_dict()
+    partition = {"train": [[0, 1], [2]], "test": [[3], [4, 5]]}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(RECORD.to_dict()))
+    for _ in range(1200):
+        files = {"run.json": about, "result.json": result, "partition.json": partition}
+        spoiled = draw.choice(sorted(files))
+        for name, values in files.items():
+            text = json.dumps(values)
+            if name == spoiled:
+                text = spoiled_text(draw, text) if draw.random() < 0.4 else json.dumps(replaced(draw, values))
+            (tmp_path / name).write_text(text, encoding="utf-8")
+
+        def look() -> tuple[Any, ...]:
+            run = RunDirectory.open(tmp_path)
+            return overview(run), run.result(), run.partition(), run.history()
+
+        fuzz(look, _sound_look, (tmp_path / spoiled).read_text(encoding="utf-8"))
+    fuzz.finish(1200, refused=0.5)
+
+
+def _sound_look(found: tuple[Any, ...]) -> bool:
+    row, result, partition, _ = found
+    numbers = [result.best_accuracy, result.up_mb_per_round, result.rounds, row["clients"], row["rounds"]]
+    return (
+        is_dataclass(result)
+        and isinstance(partition, Partition)
+        and all(type(n) in (int, float) and abs(n) < math.inf for n in numbers)
+        and isinstance(row["method"], str)
+    )
+
+
+class Puppets:
+    """An engine without clients."""
+
+    def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply]:
+        for client in participants:
+            rows = torch.full((1, 2), float(client))
+            yield Reply(client, {"ids": torch.tensor([0]), "rows": rows}, Report(5, 1, 0.5, 1.0))
+
+    def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation]:
+        return [Evaluation(client, 10, 5, {}) for client in clients]
+
+    def save(self, directory: Path) -> None: ...
+    def restore(self, directory: Path | None) -> None: ...
+    def revive(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def _federation() -> Federation:
+    experiment = Experiment(
+        method="feddistill",
+        clients=4,
+        rounds=3,
+        availability={"speed_spread": 1.0, "deadline": 0.7, "late": "use"},
+    )
+    task = Task(2, (1, 8, 8), seed=0, rounds=3, auxiliary="small_cnn")
+    return Federation(experiment, get_method("feddistill").server(experiment.method, task), Puppets())
+
+
+def test_checkpoints(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Files changed by a fault are noticed; files made by somebody who seals them anew must still fit."""
+    caplog.set_level(logging.CRITICAL)
+    draw, fuzz = random.Random(7), Fuzz()
+    federation = _federation()
+    federation.run()
+    path = write_checkpoint(tmp_path, federation)
+    state_file, server_file = path / "state.json", path / "server.safetensors"
+    sealed, tensors = json.loads(state_file.read_text()), safetensors.torch.load_file(server_file)
+    assert any(name.startswith("late/") for name in tensors)
+    data = server_file.read_bytes()
+
+    def restore() -> Federation:
+        fresh = _federation()
+        restore_checkpoint(tmp_path, fresh)
+        return fresh
+
+    def same(found: Federation) -> bool:
+        return found.history == federation.history and all(
+            torch.equal(found.server.state_dict()[n], t) for n, t in federation.server.state_dict().items()
+        )
+
+    assert same(restore())
+    for _ in range(900):
+        server_file.write_bytes(data)
+        how = draw.random()
+        if how < 0.3:  # a fault: nobody makes the digests again
+            text = (
+                spoiled_text(draw, state_file.read_text())
+                if draw.random() < 0.5
+                else json.dumps(replaced(draw, sealed))
+            )
+            state_file.write_text(text)
+            fuzz(restore, same, text)
+        elif how < 0.5:
+            at = draw.randrange(len(data))
+            server_file.write_bytes(data[:at] + bytes([data[at] ^ (1 << draw.randrange(8))]) + data[at + 1 :])
+            fuzz(restore, same, at)
+        elif how < 0.8:  # sealed anew
+            state = {**sealed["state"], "values": replaced(draw, sealed["state"]["values"])}
+            state = replaced(draw, sealed["state"]) if draw.random() < 0.2 else state
+            _seal(state_file, state)
+            fuzz(restore, _usable, state)
+        else:
+            changed = {**tensors}
+            name = draw.choice(sorted(changed))
+            changed[draw.choice([name, "extra", "late/7/rows", "late/x/rows"])] = draw.choice(
+                [torch.zeros(2, 3), torch.full_like(tensors[name].float(), math.nan), torch.zeros((), dtype=torch.int8)]
+            )
+            if draw.random() < 0.3:
+                del changed[name]
+            server_file.write_bytes(safetensors.torch.save(changed))
+            files = {"server.safetensors": hashlib.sha256(server_file.read_bytes()).hexdigest()}
+            _seal(state_file, {**sealed["state"], "files": files})
+            fuzz(restore, _usable, name)
+        state_file.write_text(json.dumps(sealed))
+    fuzz.finish(900, refused=0.7)
+
+
+def _seal(path: Path, state: Any) -> None:
+    path.write_text(json.dumps({"state": state, "digest": hashlib.sha256(json.dumps(state).encode()).hexdigest()}))
+
+
+def _usable(found: Federation) -> bool:
+    """Other numbers than ours, but of the right kinds: the run can go on from them."""
+    finite = all(bool(torch.isfinite(t).all()) for t in found.server.state_dict().values())
+    return finite and found.server.state_dict()["vectors"].shape == (2, 2) and all(map(_typed, found.history))
+
+
+def test_json_that_is_not_a_record_is_a_value_error() -> None:
+    draw = random.Random(8)
+    for _ in range(500):
+        values = strange(draw)
+        if not isinstance(values, dict) or "round" not in values:
+            with pytest.raises(ValueError, match="validation error"):
+                RoundRecord.from_dict(values)
