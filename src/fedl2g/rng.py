@@ -39,5 +39,9 @@ def seeded(seed: int, purpose: str, *ids: int, device: torch.device | None = Non
     accelerators = [device] if device is not None and device.type not in ("cpu", "meta") else []
     kind = accelerators[0].type if accelerators else "cuda"
     with torch.random.fork_rng(devices=accelerators, device_type=kind):
-        torch.manual_seed(derive(seed, purpose, *ids))
+        # Not torch.manual_seed: for accelerators that are not in use it notes the whole call stack, every time.
+        torch.default_generator.manual_seed(derive(seed, purpose, *ids))
+        for accelerator in accelerators:
+            module = torch.get_device_module(accelerator)
+            getattr(module, "manual_seed_all", module.manual_seed)(derive(seed, purpose, *ids))
         yield

@@ -25,13 +25,23 @@ from fedl2g.methods.registry import get_method
 from fedl2g.models import SplitModel
 from fedl2g.models.catalog import is_factory
 from fedl2g.payload import Payload
+from fedl2g.privacy.mechanism import Protection
 from fedl2g.privacy.noise import add_noise
+from fedl2g.privacy.settings import Privacy
 from fedl2g.profiling import watch
 from fedl2g.robustness.attacks import corrupt, hostile_clients, random_labels
 from fedl2g.training import ImageView
 
 EVALUATION_BATCH = 250
 _METHOD = "method."  # prefix of a method's private tensors in a client's state file
+
+
+def protection_of(experiment: Experiment) -> Protection | None:
+    """What is done to uploads for privacy; None when nothing is."""
+    if experiment.privacy == Privacy():
+        return None
+    e = experiment
+    return Protection(e.privacy, e.clients, e.participation, e.rounds, e.seed)
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,7 @@ class Site:
             dtype=getattr(torch, e.precision),
             channels_last=e.channels_last,
             aggregation=e.aggregation,
+            protection=protection_of(e),
         )
 
     def check(self) -> None:
@@ -139,7 +150,9 @@ class Host:
     def _build(self, client: int) -> ClientHalf[Any]:
         architecture = self.site.architecture(client)
         spare = self._spare.pop(architecture, None) if client in self._store else None
-        model = spare or self.task.build(architecture, "init", client).to(self.device)
+        model = spare or self.task.build(architecture, "init", client)
+        if spare is None and self.device.type != "cpu":
+            model = model.to(self.device)
         train, test = (
             ImageView(
                 self.images,
@@ -173,6 +186,9 @@ class Host:
         report = Report(len(half.client.train_set), log.steps, log.cross_entropy, seconds, watch.take())
         upload = {name: t.detach().cpu().contiguous() for name, t in upload.items()}
         upload = add_noise(upload, self.site.experiment.noise, self.task.seed, client, round)
+        if self.task.protection is not None:
+            upload = self.task.protection.protect(upload, payload, self.task.classes, client, round)
+            report = self.task.protection.reticent(report)
         if client in self.hostile:
             upload = corrupt(upload, payload, self.site.experiment.attack, self.task.seed, client, round)
         return Reply(client, upload, report)
