@@ -85,9 +85,7 @@ class FakeGrid:
             letter.metadata.__dict__["_message_id"] = name
             node = self.nodes[letter.metadata.dst_node_id]
             node.received.append(letter.metadata.message_type)
-            reply = (
-                Message(Error(NODE_UNAVAILABLE, "gone"), reply_to=letter) if node.gone else node.handle(letter)
-            )
+            reply = Message(Error(NODE_UNAVAILABLE, "gone"), reply_to=letter) if node.gone else node.handle(letter)
             if reply is not None:
                 late = 0.0 if letter.metadata.message_type == "query" else node.seconds
                 self.replies[name] = (self.clock.monotonic() + late, reply)

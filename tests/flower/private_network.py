@@ -25,8 +25,10 @@ def alone(command: list[str]) -> list[str]:
 
 def run_script(script: Path, *arguments: str, timeout: float, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a Python script alone, with this Python."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {
         **os.environ,
+        "PATH": path,
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_HOME": str(cwd / "flwr"),
         "RAY_USAGE_STATS_ENABLED": "0",

@@ -110,7 +110,7 @@ def test_below_the_minimum_stop_stops_and_says_what_to_do(tmp_path: Path) -> Non
     site = tiny_site(execution={"deadline_seconds": 0.3, "minimum_replies": 3, "below_minimum": "stop"})
     engine, fake = open_engine(site, tmp_path)
     fake.grid.nodes[102].seconds = 30
-    with pytest.raises(RunError, match="2 replies, but 3 are needed.*resume"):
+    with pytest.raises(RunError, match=r"2 replies, but 3 are needed.*resume"):
         list(engine.train(1, [0, 1, 2], broadcast(site)))
 
 
@@ -234,6 +234,8 @@ def test_a_site_that_refuses_is_missing_with_its_own_words(tmp_path: Path) -> No
 def test_reports_that_are_no_reports_are_refused() -> None:
     from fedl2g.errors import PayloadError
 
-    records = RecordDict({"about": ConfigRecord({"client": 0, "run": "a", "round": 1}), "report": MetricRecord({"x": 1})})
+    records = RecordDict(
+        {"about": ConfigRecord({"client": 0, "run": "a", "round": 1}), "report": MetricRecord({"x": 1})}
+    )
     with pytest.raises(PayloadError, match="unknown number"):
         messages.unpack_reply(records, client=0, run="a", round=1, limit=100)

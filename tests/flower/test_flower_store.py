@@ -96,10 +96,14 @@ def test_evaluation_uses_the_state_after_the_round_asked_for(site: Site, tmp_pat
     assert node.evaluate(request(site, 1)) == after_one
 
 
-def test_a_killed_writer_leaves_the_generation_before(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_writer_leaves_the_generation_before(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(tmp_path, "run1", "f", 0)
     store.add(Generation(1, {"w": torch.ones(2)}, None))
-    monkeypatch.setattr("fedl2g.engines.flower.store._flush", lambda path: (_ for _ in ()).throw(OSError(28, "No space")))
+    monkeypatch.setattr(
+        "fedl2g.engines.flower.store._flush", lambda path: (_ for _ in ()).throw(OSError(28, "No space"))
+    )
     with pytest.raises(RunError, match="No space"):
         store.add(Generation(2, {"w": torch.zeros(2)}, None))
     assert store.rounds() == [1]

@@ -57,6 +57,14 @@ def check(
         raise typer.Exit(1)
 
 
+@deploy_app.command("practice")
+def practice(folder: Annotated[Path, typer.Argument(help="The folder that `deploy new` wrote.")]) -> None:
+    """Fill the sites' data folders with pictures of digits, to practise on one machine."""
+    from fedl2g.deploy.practice import write_practice_data
+
+    typer.echo(f"wrote {write_practice_data(folder)} pictures of digits into the data folders of {folder / 'sites'}")
+
+
 def export(
     source: Annotated[Path, typer.Argument(help="A site's file (site.toml), or a run directory with --client.")],
     out: Annotated[Path, typer.Option("--out", help="The folder to write the model into.")],

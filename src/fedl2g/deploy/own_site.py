@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,16 +14,17 @@ from fedl2g.deploy.site_file import SiteFile
 from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.node import Node
 from fedl2g.engines.host import Site, resolve_device
-from fedl2g.errors import DataError, SettingError, nearest
+from fedl2g.errors import DataError, RunError, SettingError, nearest
 from fedl2g.experiment import Experiment
 from fedl2g.models.catalog import is_factory
+from fedl2g.runs.directory import write_atomically
 
 
 @dataclass(frozen=True)
 class OwnSite(Site):
     """A site whose only client has the model that the institution named."""
 
-    model: str
+    model: str = ""
 
     def architecture(self, client: int) -> str:
         return self.model
@@ -36,7 +38,25 @@ def make_node(file: SiteFile, request: Request) -> Node:
     if file.client_id >= experiment.clients:
         raise SettingError(f"this site is client {file.client_id}, but the federation has {experiment.clients}")
     dataset = load_data(file, request.classes, request.image_shape)
+    _describe(file, request)
     return Node(file.client_id, own_site(file, experiment, dataset), resolve_device(file.device), file.path(file.store))
+
+
+def _describe(file: SiteFile, request: Request) -> None:
+    """Write beside the models what they are models of: an export needs it when the coordinator is long gone."""
+    path = file.path(file.store) / request.run / "federation.json"
+    if not path.exists():
+        about = {
+            "classes": request.classes,
+            "image_shape": request.image_shape,
+            "precision": request.experiment.precision,
+            "method": request.experiment.method.name,
+        }
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(about))
+        except OSError as error:
+            raise RunError(f"cannot write {path}: {error.strerror}") from error
 
 
 def load_data(file: SiteFile, classes: tuple[str, ...], image_shape: tuple[int, int, int]) -> Dataset:
@@ -88,4 +108,4 @@ def own_site(file: SiteFile, experiment: Experiment, dataset: Dataset) -> OwnSit
         tuple(part.train[0] if part else empty for part in held),
         tuple(part.test[0] if part else empty for part in held),
     )
-    return OwnSite(experiment, dataset, partition, file.model)
+    return OwnSite(experiment, dataset, partition, model=file.model)
