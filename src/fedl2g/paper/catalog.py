@@ -81,7 +81,8 @@ class Scale:
 
     def apply(self, column: Column, method: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """The settings of a cell: the paper's, changed by this scale's rules."""
-        settings = {**defaults, **column.settings, "method": method}
+        # The method first: naming it later would put its options back to their defaults.
+        settings: dict[str, Any] = {"method": method, **defaults, **column.settings}
         own = dict(getattr(column, self.name, {}) or {})
         factor = own.pop("warmup_factor", self.rules.get("warmup_factor"))
         if factor is not None and "method.warmup_rounds" in settings:

@@ -127,7 +127,7 @@ def _run_cells(
     )
     summary: dict[str, Any] = {"cells": len(distinct), "estimate_seconds": total, "failed": [], "diverged": []}
     if not dry_run and waiting:
-        if total > ASK_ABOVE_SECONDS and not yes and sys.stdin.isatty():
+        if total > ASK_ABOVE_SECONDS and not yes and _on_a_terminal():
             typer.confirm(f"This can take {duration(total)}. Start?", abort=True)
         pace = Pace(estimates, jobs)
         with _watching(console if not quiet else None) as watch:
@@ -147,6 +147,10 @@ def _run_cells(
             summary["failed"].append(f"{_title(cell)}: {failures[cell.folder]}")
     summary["finished"] = sum(study.result(cell) is not None for cell in distinct.values())
     return summary
+
+
+def _on_a_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def _title(cell: Cell) -> str:

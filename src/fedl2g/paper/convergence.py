@@ -36,6 +36,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from fedl2g import rng
 from fedl2g.client import Task
+from fedl2g.engines.host import one_thread
 from fedl2g.guidance import guiding_gradient
 from fedl2g.methods.base import Reply, Report
 from fedl2g.methods.fedl2g import FedL2GServer, LogitOptions
@@ -146,7 +147,11 @@ class _Client:
 
 def measure(problem: Problem | None = None) -> Convergence:
     """Run FedL2G-l on the small problem and measure client 0."""
-    problem = problem or Problem()
+    with one_thread():
+        return _measure(problem or Problem())
+
+
+def _measure(problem: Problem) -> Convergence:
     options = LogitOptions(server_lr=problem.server_lr, warmup_rounds=0)
     task = Task(CLASSES, (1, 1, INPUTS), problem.seed, problem.rounds, "none", BATCH, dtype=torch.float64)
     server = FedL2GServer(options, task)
@@ -159,21 +164,22 @@ def measure(problem: Problem | None = None) -> Convergence:
         guide = server.guide.clone()
         careful = round <= 20 or round % 20 == 0  # the costly constants hardly change later
         for client in clients:
+            before = first.gradient(guide) if client is first else None
             for step in range(problem.steps):
                 stream = rng.torch_stream(problem.seed, "convergence_batch", client.id, round, step)
                 chosen = torch.randint(problem.samples, (BATCH,), generator=stream)
                 move = -problem.client_lr * client.gradient(guide, chosen)
-                if client is first:
-                    before = client.gradient(guide)
-                    total += float(before.square().sum())
-                    if careful:
-                        variance = max(variance, client.batch_variance(guide))
-                        if step == 0:
-                            smoothness = max(smoothness, client.hessian_norm(guide))
+                if before is None:
+                    client.move(move)
+                    continue
+                total += float(before.square().sum())
+                if careful and step == 0:
+                    variance = max(variance, client.batch_variance(guide))
+                    smoothness = max(smoothness, client.hessian_norm(guide))
                 client.move(move)
-                if client is first:
-                    after = client.gradient(guide)
-                    smoothness = max(smoothness, float((after - before).norm() / move.norm()))
+                after = client.gradient(guide)
+                smoothness = max(smoothness, float((after - before).norm() / move.norm()))
+                before = after
         measured.append(total / (round * problem.steps))
         streams = [rng.torch_stream(problem.seed, "convergence_study", c.id, round) for c in clients]
         studies = [torch.randperm(problem.samples, generator=stream)[:BATCH] for stream in streams]

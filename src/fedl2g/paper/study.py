@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,34 +126,29 @@ class Study:
 
 def images_in(dataset: str) -> int:
     """How many images a dataset has, without decoding or downloading it."""
+    return _dimensions(dataset)[0]
+
+
+@cache
+def _dimensions(dataset: str) -> tuple[int, int, int]:
+    """Images, classes and pixels a side of a named dataset or an .npz file."""
     import numpy as np
 
     from fedl2g.data.named import CATALOGUE
 
     if dataset in CATALOGUE:
-        return CATALOGUE[dataset].images
+        entry = CATALOGUE[dataset]
+        return entry.images, entry.classes, entry.image_size
     try:
         with np.load(dataset, allow_pickle=False) as arrays:
-            return len(arrays["labels"])
-    except (OSError, ValueError, KeyError) as error:
+            labels, height = arrays["labels"], arrays["images"].shape[1]
+            classes = len(arrays["class_names"]) if "class_names" in arrays.files else len(np.unique(labels))
+    except (OSError, ValueError, KeyError, IndexError) as error:
         raise SettingError(
             f"{dataset} cannot be read as an .npz file with `images` and `labels` ({error}); --dataset-path takes "
             "NAME=FILE.npz"
         ) from error
-
-
-def classes_and_size(dataset: str) -> tuple[int, int]:
-    """The number of classes and the pixels a side, without decoding or downloading a dataset."""
-    import numpy as np
-
-    from fedl2g.data.named import CATALOGUE
-
-    if dataset in CATALOGUE:
-        return CATALOGUE[dataset].classes, CATALOGUE[dataset].image_size
-    with np.load(dataset, allow_pickle=False) as arrays:
-        return len(np.unique(arrays["labels"])), int(
-            arrays["images"].shape[-1 if arrays["images"].shape[1] == 3 else 1]
-        )
+    return len(labels), classes, int(height)
 
 
 def estimate_seconds(experiment: Experiment) -> float:
@@ -164,8 +160,8 @@ def estimate_seconds(experiment: Experiment) -> float:
     """
     from fedl2g.models.calibration import step_seconds
 
-    classes, size = classes_and_size(experiment.dataset)
-    images = experiment.samples or images_in(experiment.dataset)
+    images, classes, size = _dimensions(experiment.dataset)
+    images = experiment.samples or images
     batch = max(experiment.batch_size, 2)
 
     def step(architecture: str) -> float:

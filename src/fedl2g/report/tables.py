@@ -70,6 +70,8 @@ def result_table(result: RunResult) -> Table:
         "per round": f"{result.up_mb_per_round:.3f} MB up, {result.down_mb_per_round:.3f} MB down",
         "time per round": f"clients {result.client_seconds_per_round:.2f} s in all, server "
         f"{result.server_seconds_per_round:.3f} s",
+        **_guarantee(result),
+        **({"refused": f"{result.refused} replies"} if result.refused else {}),
         "run": result.run,
     }.items():
         table.add_row(name, value)
@@ -91,6 +93,12 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             row["status"],
         )
     return table
+
+
+def _guarantee(result: RunResult) -> dict[str, str]:
+    if result.epsilon is None:
+        return {}
+    return {"privacy": f"({result.epsilon:.3g}, {result.delta:g})-differential privacy of uploads, by client"}
 
 
 def _percent(mean: float, std: float) -> str:

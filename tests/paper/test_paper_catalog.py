@@ -1,0 +1,145 @@
+"""The paper as data: every experiment is there with its numbers, scales change what they say, no cell is run twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedl2g.errors import SettingError
+from fedl2g.experiment import Experiment, overlay
+from fedl2g.paper.catalog import paper_experiment, paper_experiments, plan, read_experiment, scale, select
+
+TABLES = [
+    "data",
+    "model",
+    "cost",
+    "server_lr",
+    "warmup",
+    "quiz_size",
+    "aggregation",
+    "noise",
+    "epochs",
+    "beta",
+    "domainnet",
+]
+FIGURES = ["loss_increase", "loss_curves", "tsne", "distributions", "convergence"]
+
+
+def test_every_experiment_of_the_paper_is_listed() -> None:
+    assert list(paper_experiments()) == TABLES + FIGURES
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_number_of_the_paper_has_a_cell(name: str) -> None:
+    experiment = paper_experiment(name)
+    shown = {(m, c.paper or c.name) for m, c in experiment.cells()}
+    printed = {(m, key) for m, row in experiment.numbers.items() for key, value in row.items() if value is not None}
+    assert shown == printed
+
+
+def test_numbers_are_the_papers() -> None:
+    data = paper_experiment("data")
+    (column,) = (c for c in data.columns if c.name == "dirichlet/cifar100")
+    assert data.paper("fedl2g-f", column) == {"mean": 43.8, "std": 0.4}
+    warmup = paper_experiment("warmup")
+    assert warmup.paper("fedl2g-l", warmup.columns[0]) == {"mean": 41.7, "rounds": 160}
+    cost = paper_experiment("cost")
+    assert cost.paper("fml", cost.columns[0]) == {"mean": 70.57}
+
+
+def test_heads_that_cannot_be_shared_have_no_cell() -> None:
+    cells = {(m, c.name) for m, c in paper_experiment("model").cells()}
+    assert ("fedgh", "htm10") not in cells
+    assert ("fedl2g-f", "htm10") in cells
+
+
+def test_full_is_the_paper_to_the_letter() -> None:
+    cells = {(c.method, c.column): c.settings for c in plan(paper_experiment("data"), scale("full"), 1)}
+    main = cells["fedl2g-f", "dirichlet/cifar100"]
+    assert main == {
+        "dataset": "cifar100",
+        "partition": "dirichlet:0.1",
+        "models": "htfe8",
+        "clients": 20,
+        "participation": 1.0,
+        "rounds": 1000,
+        "patience": 100,
+        "method": "fedl2g-f",
+        "method.server_lr": 100.0,
+        "method.warmup_rounds": 50,
+        "method.quiz_size": 10,
+    }
+    experiment = Experiment(**overlay({}, main))
+    assert experiment.method.model_dump(include={"server_lr", "warmup_rounds"}) == {
+        "server_lr": 100,
+        "warmup_rounds": 50,
+    }
+    assert (experiment.batch_size, experiment.client_lr, experiment.local_epochs) == (10, 0.01, 1)
+    assert cells["fml", "pathological/tiny-imagenet"]["partition"] == "pathological:20"
+    assert cells["fml", "dirichlet/flowers102"]["partition"] == "dirichlet:0.01"
+
+
+def test_columns_change_what_they_are_about() -> None:
+    def values(name: str, key: str) -> list[object]:
+        return list(dict.fromkeys(c.settings.get(key) for c in plan(paper_experiment(name), scale("full"), 1)))
+
+    assert values("epochs", "local_epochs") == [5, 10, 20]
+    assert values("quiz_size", "method.quiz_size") == [2, 5, 10]
+    assert values("warmup", "method.warmup_rounds") == [0, 1, 10, 20, 50, 100]
+    assert values("beta", "partition") == ["dirichlet:0.01", "dirichlet:0.1", "dirichlet:0.5", "dirichlet:1"]
+    assert values("server_lr", "method.server_lr") == [0.01, 0.05, 0.1, 0.5, 1.0, 10.0, 50.0, 100.0, 500.0]
+    assert values("noise", "noise.scale") == [None, "absolute", "relative"]
+    assert values("noise", "noise.coefficient") == [None, 0.1, 0.2]
+    assert values("model", "clients") == [20, 50, 100]
+    assert values("model", "participation") == [1.0, 0.5, 0.1]
+
+
+@pytest.mark.parametrize("at", ["full", "small", "smoke"])
+@pytest.mark.parametrize("name", TABLES + FIGURES)
+def test_every_cell_is_a_valid_experiment(name: str, at: str) -> None:
+    for cell in plan(paper_experiment(name), scale(at), 1):
+        experiment = Experiment(**overlay({}, {**cell.settings, "seed": cell.seed}))
+        for key, value in cell.settings.items():
+            table, _, option = key.partition(".")
+            assert getattr(getattr(experiment, table), option) == value if option else True, key
+
+
+def test_equal_cells_of_different_tables_are_one_run() -> None:
+    def folders(name: str) -> set[str]:
+        return {cell.folder for cell in plan(paper_experiment(name), scale("full"), 1)}
+
+    assert folders("aggregation") & folders("data") == {
+        c.folder for c in plan(paper_experiment("data"), scale("full"), 1, ["fedl2g-l,fedl2g-f", "dirichlet/cifar10*"])
+    }
+    for name in ("cost", "warmup", "quiz_size", "server_lr", "noise", "beta", "loss_curves"):
+        assert folders(name) & folders("data"), name
+
+
+def test_small_shortens_warmup_and_keeps_zero_and_one() -> None:
+    cells = plan(paper_experiment("warmup"), scale("small"), 1, ["fedl2g-f"])
+    assert [c.settings["method.warmup_rounds"] for c in cells] == [0, 1, 2, 4, 10, 20]
+    assert {c.settings["models"] for c in cells} == {"small"}
+
+
+def test_only_names_methods_and_columns() -> None:
+    data = paper_experiment("data")
+    assert select(data, ["fedl2g-f,cifar10"]) == ({"fedl2g-f"}, {"pathological/cifar10", "dirichlet/cifar10"})
+    with pytest.raises(SettingError, match="Did you mean 'fedproto'"):
+        select(data, ["fedprotto"])
+    with pytest.raises(SettingError, match="Did you mean 'warmup'"):
+        paper_experiment("warm_up")
+    with pytest.raises(SettingError, match="Did you mean 'small'"):
+        scale("smal")
+
+
+def test_adding_an_experiment_is_adding_an_entry() -> None:
+    entry = {
+        "name": "mine",
+        "kind": "table",
+        "title": "Batch sizes",
+        "methods": ["local"],
+        "columns": [{"name": "20", "settings": {"batch_size": 20}}],
+    }
+    mine = read_experiment(entry, [], {"values": {"local": {"20": 40.0}}})
+    (cell,) = plan(mine, scale("smoke"))
+    assert cell.settings["batch_size"] == 20
+    assert mine.paper("local", mine.columns[0]) == {"mean": 40.0}

@@ -1,0 +1,168 @@
+"""Running and showing the paper's experiments at scale smoke: resumable, tolerant of bad cells, honest tables."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedl2g.cli import app
+from fedl2g.errors import SettingError
+from fedl2g.experiment import Experiment
+from fedl2g.paper.catalog import paper_experiment
+from fedl2g.paper.study import Study, duration, estimate_seconds, run_cells
+from fedl2g.paper.tables import provenance, sheets
+
+runner = CliRunner()
+
+
+def fedl2g(*arguments: str) -> str:
+    result = runner.invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("paper")
+    fedl2g("paper", "run", "server_lr", "--scale", "smoke", "--only", "l/0.1,f/100", "--out", str(folder), "--quiet")
+    return folder
+
+
+def test_bare_paper_lists(out: Path) -> None:
+    rows = json.loads(fedl2g("paper", "--json"))
+    assert {"name": "data", "kind": "table", "cells": 72}.items() <= rows[0].items()
+    assert "convergence" in fedl2g("paper")
+
+
+def test_finished_cells_are_not_run_again_and_tables_share_them(out: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in out.glob("smoke/cells/*/result.json")}
+    assert len(before) == 2
+    arguments = ("paper", "run", "quiz_size", "--scale", "smoke", "--only", "10", "--out", str(out), "--json")
+    summary = json.loads(fedl2g(*arguments))
+    assert summary["finished"] == summary["cells"] == 2
+    assert summary["estimate_seconds"] == 0
+    assert {p: p.stat().st_mtime_ns for p in out.glob("smoke/cells/*/result.json")} == before
+
+
+def test_show_prints_and_writes_ours_the_papers_and_the_difference(out: Path) -> None:
+    text = fedl2g("paper", "show", "quiz_size", "--scale", "smoke", "--out", str(out))
+    assert "missing" in text
+    assert "NOT a reproduction" in " ".join(text.split())
+    assert "seeds: 0" in text
+    rows = list(csv.DictReader((out / "smoke" / "quiz_size.csv").open()))
+    assert len(rows) == 6
+    ten = next(r for r in rows if r["method"] == "fedl2g-f" and r["column"] == "10")
+    assert float(ten["difference"]) == pytest.approx(float(ten["ours"]) - 43.8, abs=0.01)
+    assert next(r for r in rows if r["column"] == "2")["remark"] == "missing"
+    markdown = (out / "smoke" / "quiz_size.md").read_text()
+    assert "| FedL2G-f | missing / ***44.2*** / - |" in markdown
+    assert "commit:" in markdown
+    latex = (out / "smoke" / "quiz_size.tex").read_text()
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 1
+    assert r"\textbf{" in latex
+
+
+def test_rates_of_the_two_variants_are_two_tables_as_in_the_paper(out: Path) -> None:
+    found = sheets(paper_experiment("server_lr"), Study.open(out, "smoke"))
+    assert [s.methods for s in found] == [("fedl2g-l",), ("fedl2g-f",)]
+    assert [len(s.columns) for s in found] == [5, 5]
+
+
+def test_costs_are_measured_and_compared_in_percent(out: Path) -> None:
+    (sheet,) = sheets(paper_experiment("cost"), Study.open(out, "smoke"))
+    up = sheet.entries["fedl2g-f", "up_mb"]
+    assert up.ours is not None
+    assert up.ours > 0
+    assert up.difference == pytest.approx(100 * (up.ours / 1.75 - 1))
+    warm = sheet.entries["fedl2g-f", "warmup_client_s"]
+    training = sheet.entries["fedl2g-f", "client_s"]
+    assert warm.ours is not None
+    assert training.ours is not None
+    assert 0 < warm.ours < training.ours
+    assert ("lg-fedavg", "warmup_client_s") not in sheet.entries
+
+
+def test_a_diverged_or_impossible_cell_is_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
+    study = Study.open(tmp_path, "smoke")
+    cells = study.cells(paper_experiment("aggregation"), 1, ["cifar100"])
+    bad = [
+        dataclasses.replace(cells[0], settings={**cells[0].settings, "client_lr": 1e20}),
+        dataclasses.replace(cells[1], settings={**cells[1].settings, "samples": 10_000_000}),
+        cells[2],
+    ]
+    outcomes = list(run_cells(study, bad))
+    assert outcomes[0].result is not None
+    assert outcomes[0].result.status == "diverged"
+    assert outcomes[1].result is None
+    assert "10000000" in (outcomes[1].reason or "")
+    assert outcomes[2].result is not None
+    assert outcomes[2].result.status == "finished"
+    assert study.failures() == {bad[1].folder: outcomes[1].reason}
+
+    # As the table shows them: the planned cells are made to be the bad ones.
+    study.cells = lambda experiment, seeds=None, only=(): [bad[0], bad[1], bad[2]]  # type: ignore[method-assign]
+    found = sheets(paper_experiment("aggregation"), study)
+    entries = found[0].entries
+    assert entries["local", "cifar100"].remark.startswith("diverged in round 1")
+    assert entries["fedl2g-l", "cifar100"].remark.startswith("failed: ")
+    assert entries["fedl2g-f", "cifar100"].best
+    assert any("1 of 3 cells" in line for line in provenance(paper_experiment("aggregation"), study, found))
+
+
+def test_choices_of_one_folder_are_not_mixed(tmp_path: Path) -> None:
+    Study.open(tmp_path, "small", {"cifar10": "/a.npz"}, {"rounds": 3}).save()
+    again = Study.open(tmp_path, "small")
+    assert (again.dataset_paths, again.settings) == ({"cifar10": "/a.npz"}, {"rounds": 3})
+    assert Study.open(tmp_path, "small", {"cifar100": "/b.npz"}).dataset_paths.keys() == {"cifar10", "cifar100"}
+    with pytest.raises(SettingError, match="choose another --out"):
+        Study.open(tmp_path, "small", {"cifar10": "/c.npz"})
+    with pytest.raises(SettingError, match="choose another --out"):
+        Study.open(tmp_path, "small", settings={"rounds": 4})
+
+
+def test_the_estimate_grows_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedl2g.models import calibration
+
+    monkeypatch.setattr(calibration, "step_seconds", lambda name, **_: 0.01 if name == "cnn4" else 0.02)
+    one = Experiment(method="local", dataset="cifar100", models="cnn4", rounds=1, clients=20)
+    # 60,000 images: 225 steps on each of 20 clients, and 1,500 batches of test samples at a third of a step.
+    assert estimate_seconds(one) == pytest.approx(20 * 225 * 0.01 + 1500 * 0.01 / 3)
+    fml = Experiment(method="fml", dataset="cifar100", models="cnn4", rounds=1, clients=20)
+    assert estimate_seconds(fml) == pytest.approx(20 * 225 * 0.02 + 1500 * 0.01 / 3)
+    half = Experiment(method="local", dataset="cifar100", models="cnn4,resnet18", rounds=1, clients=20)
+    assert estimate_seconds(half) == pytest.approx(1.5 * estimate_seconds(one))
+    assert duration(40) == "40 seconds"
+    assert duration(40 * 86400) == "40.0 days"
+
+
+def test_a_long_run_is_asked_for_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedl2g.paper import cli, study
+
+    monkeypatch.setattr(study, "estimate_seconds", lambda experiment: 30 * 86400.0)
+    arguments = ["paper", "run", "aggregation", "--scale", "smoke", "--out", str(tmp_path)]
+    dry = runner.invoke(app, [*arguments, "--dry-run"])
+    assert dry.exit_code == 0
+    assert "90.0 days" in dry.output
+    monkeypatch.setattr(cli, "_on_a_terminal", lambda: True)
+    refused = runner.invoke(app, arguments, input="n\n")
+    assert refused.exit_code != 0
+    assert not list(tmp_path.glob("smoke/cells/*"))
+
+
+def test_images_from_a_file_stand_in_for_a_named_dataset(tmp_path: Path) -> None:
+    import numpy as np
+
+    path = tmp_path / "some.npz"
+    labels = np.arange(9000) % 5
+    np.savez(path, images=np.zeros((9000, 8, 8, 3), np.uint8), labels=labels)
+    study = Study.open(tmp_path / "runs", "small", {"cifar10": str(path)})
+    (cell,) = study.cells(paper_experiment("aggregation"), 1, ["cifar10", "local"])
+    experiment = study.experiment(cell)
+    assert experiment.dataset == str(path)
+    assert experiment.samples == 8000
+    assert experiment.models == "small"
