@@ -28,7 +28,7 @@ from fedl2g.errors import SettingError, nearest
 from fedl2g.methods.options import Options
 from fedl2g.methods.registry import get_method
 from fedl2g.models.catalog import has_equal_heads, resolve_models
-from fedl2g.privacy.settings import Noise
+from fedl2g.privacy.settings import Noise, Privacy
 from fedl2g.robustness.settings import Aggregation, Attack, Availability
 
 LAYOUTS = ("contiguous", "channels_last")
@@ -126,6 +126,9 @@ class Experiment(BaseModel):
     availability: Availability = Field(
         default_factory=Availability, description="Simulated unstable, slow, absent and late clients; none by default."
     )
+    privacy: Privacy = Field(
+        default_factory=Privacy, description="Differential privacy of uploads with a stated guarantee; off by default."
+    )
     execution: Execution = Field(default_factory=Execution, description="How the run is carried out.")
 
     def __init__(self, **settings: Any) -> None:
@@ -188,6 +191,26 @@ class Experiment(BaseModel):
             raise SettingError(
                 f"models: {self.models!r} mixes different heads, but {self.method.name} shares one head among all "
                 "clients; choose a group with equal heads (such as htfe8) or another method"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _guarantee_holds(self) -> Experiment:
+        if not self.privacy.on:
+            return self
+        if get_method(self.method.name).server.uploads == "other":
+            raise SettingError(
+                f"privacy.clip: the uploads of {self.method.name} cannot be bounded by clipping, so there can be no "
+                "guarantee; choose another method, or none of privacy.clip, epsilon and noise_multiplier"
+            )
+        if self.aggregation.rule != "mean":
+            raise SettingError(
+                f"aggregation.rule: {self.aggregation.rule} is not covered by the privacy guarantee, which is about "
+                "sums; use mean"
+            )
+        if self.availability.deadline is not None and self.availability.late == "use":
+            raise SettingError(
+                "availability.late: replies used in a later round are not covered by the privacy guarantee; use drop"
             )
         return self
 
@@ -272,6 +295,7 @@ _OPTIONAL_TABLES: dict[str, type[BaseModel]] = {
     "aggregation": Aggregation,
     "attack": Attack,
     "availability": Availability,
+    "privacy": Privacy,
 }
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from fedl2g.engines.base import Absence, Engine, Evaluation
 from fedl2g.errors import Diverged, PayloadError
 from fedl2g.methods.base import Reply, Report, ServerHalf
 from fedl2g.payload import Payload, nbytes
+from fedl2g.privacy.mechanism import sparse
 from fedl2g.profiling import split_round
 from fedl2g.records import Accuracy, RoundRecord
 from fedl2g.robustness.attacks import hostile_clients
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
 
 
+_log = logging.getLogger(__name__)
 _LATE = "late/"  # prefix of late replies' tensors in a checkpoint
 
 
@@ -55,6 +59,7 @@ class Federation:
         self.history: list[RoundRecord] = []
         self.stop_reason: str | None = None
         self.hostile = hostile_clients(experiment.attack, experiment.clients, experiment.seed)
+        self.protection = server.task.protection
         self.schedule = Schedule(experiment.availability, experiment.clients, experiment.seed)
         self._late: list[_Late] = []
         self._sent: tuple[int, Payload] | None = None
@@ -77,11 +82,19 @@ class Federation:
         if not self.history:
             self._finish(RoundRecord(0), evaluate=True)
         while self.round < self.experiment.rounds and self.stop_reason is None:
+            if self._overspends(self.round + 1):
+                self.stop("the privacy budget is spent")
+                break
             self._play(self.round + 1)
         self._tell(lambda observer: observer.on_end(self))
 
     def participants(self, round: int) -> list[int]:
-        """The clients that train in a round: drawn without replacement from a stream of its own."""
+        """The clients that train in a round: drawn without replacement from a stream of its own.
+
+        Under differential privacy each client is drawn by itself: the number varies.
+        """
+        if self.protection is not None and self.protection.on:
+            return self.protection.participants(round)
         count = self.experiment.participants_per_round
         stream = rng.numpy_stream(self.experiment.seed, "participants", round)
         return sorted(stream.choice(self.experiment.clients, size=count, replace=False).tolist())
@@ -115,10 +128,11 @@ class Federation:
             raise Diverged(f"round {round}: no reply could be used ({next(iter(record.refused.values()))})")
         accepted.sort(key=lambda reply: reply.client)  # sums of floats depend on the order
         started = time.perf_counter()
-        if accepted:
-            self.server.aggregate(round, accepted)
+        if accepted or self._noise_alone:
+            self.server.aggregate(round, [self._sparse(reply) for reply in accepted])
         record.server_seconds += time.perf_counter() - started
         record.server = self.server.metrics()
+        record.privacy = self._spent_privacy(record)
         losses = {reply.client: reply.report.loss for reply in accepted if reply.report.loss is not None}
         record.client_losses = losses
         record.loss = statistics.fmean(losses.values()) if losses else None
@@ -133,6 +147,37 @@ class Federation:
                 self._spent.append((answer.report.seconds, answer.report.laps))
             yield answer
         self._training_seconds = time.perf_counter() - started
+
+    @property
+    def _noise_alone(self) -> bool:
+        """Whether the server adds noise even where nobody replied: that nobody did is private too."""
+        protection = self.protection
+        return protection is not None and protection.on and protection.settings.noise == "server"
+
+    def _sparse(self, reply: Reply) -> Reply:
+        """A dense upload without guarantee becomes the class vectors that the client has."""
+        if self.protection is None or self.protection.on or "present" not in reply.payload:
+            return reply
+        return replace(reply, payload=sparse(reply.payload))
+
+    def _spent_privacy(self, record: RoundRecord) -> dict[str, float]:
+        protection = self.protection
+        if protection is None or not protection.on:
+            return {}
+        nothing = self.server.uploads == "nothing"
+        most = Counter(c for r in (*self.history, record) for c in r.participants).most_common(1)
+        return {
+            "epsilon": 0.0 if nothing else protection.epsilon(record.round, most[0][1] if most else 0),
+            "delta": protection.settings.delta,
+            "noise_multiplier": protection.noise_multiplier,
+        }
+
+    def _overspends(self, round: int) -> bool:
+        """Whether a round would take the spent epsilon above the limit."""
+        limit = self.protection.settings.max_epsilon if self.protection is not None else None
+        if limit is None:
+            return False
+        return self._spent_privacy(RoundRecord(round, self.participants(round)))["epsilon"] > limit
 
     def _fates(self, record: RoundRecord) -> dict[int, Fate]:
         """The participants that train in this round and what becomes of their replies; the others are recorded."""
@@ -189,6 +234,7 @@ class Federation:
             self.server.check(reply.payload)
         except PayloadError as error:
             record.refused[reply.client] = str(error)
+            _log.warning("round %d: the reply of client %d is refused: %s", record.round, reply.client, error)
             return False
         finally:
             record.server_seconds += time.perf_counter() - started

@@ -87,6 +87,8 @@ class RoundProgress:
             parts.append(f"best {best.accuracy.pooled:.4f} (round {best.round})")
         if (loss := federation.history[-1].loss) is not None:
             parts.append(f"loss {loss:.4f}")
+        if (spent := federation.history[-1].privacy.get("epsilon")) is not None:
+            parts.append(f"epsilon {spent:.3g}")
         parts.append(f"{self._bytes / MB:.1f} MB")
         return "  ".join(parts)
 

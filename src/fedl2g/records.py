@@ -50,6 +50,7 @@ class RoundRecord:
     refused: dict[int, str] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)  # participants without a reply, and why
     server: dict[str, float] = field(default_factory=dict)  # the method's own numbers
+    privacy: dict[str, float] = field(default_factory=dict)  # epsilon spent so far, its delta, the noise multiplier
     hostile: list[int] = field(default_factory=list)  # simulated: those that attacked
     away: dict[int, str] = field(default_factory=dict)  # simulated: who was not there, or did not reply; why
     late: dict[int, int] = field(default_factory=dict)  # simulated: replies used now, and the round they belong to
@@ -61,7 +62,7 @@ class RoundRecord:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RoundRecord:
         """Read `to_dict` back (JSON turns the client numbers into strings); ValueError if it is not a record."""
-        record: RoundRecord = _reader(cls).validate_python(values)
+        record: RoundRecord = _reader(cls).validate_python(values)  # type: ignore[arg-type]
         if not 0 <= record.round < 2**53:
             raise ValueError(f"a record of round {record.round}")
         return record
@@ -89,6 +90,9 @@ class RunResult:
     client_seconds_per_round: float
     server_seconds_per_round: float
     run: str  # the run directory
+    epsilon: float | None = None  # spent by the uploads, where there is a guarantee
+    delta: float | None = None
+    refused: int = 0  # replies that were refused, over all rounds
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` reads them back."""
@@ -97,7 +101,7 @@ class RunResult:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunResult:
         """Read `to_dict` back; ValueError if it is not a result."""
-        result: RunResult = _reader(cls).validate_python(values)
+        result: RunResult = _reader(cls).validate_python(values)  # type: ignore[arg-type]
         return result
 
 
@@ -136,6 +140,9 @@ def summarise(history: Sequence[RoundRecord], *, method: str, seed: int, status:
         client_seconds_per_round=per_round([r.client_seconds for r in rounds]),
         server_seconds_per_round=per_round([r.server_seconds for r in rounds]),
         run=run,
+        epsilon=rounds[-1].privacy.get("epsilon") if rounds else None,
+        delta=rounds[-1].privacy.get("delta") if rounds else None,
+        refused=sum(len(r.refused) for r in rounds),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from torch import Tensor
 
@@ -37,6 +37,7 @@ class Reply:
     weight: float = 1.0  # the server's own: below 1 for a reply that comes rounds late
 
 
+Uploads = Literal["nothing", "class vectors", "network", "other"]
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 
@@ -45,6 +46,10 @@ class ServerHalf(Generic[OptionsT]):
 
     Everything that changes over rounds is a tensor in `state_dict()`, so that a run can be resumed.
     """
+
+    # What replies are, if `aggregate` uses them through `combine_by_class` or `combine` alone: then they can be
+    # protected by differential privacy. "other" can not.
+    uploads: ClassVar[Uploads] = "other"
 
     def __init__(self, options: OptionsT, task: Task) -> None:
         self.options = options
@@ -60,24 +65,48 @@ class ServerHalf(Generic[OptionsT]):
 
     def check(self, payload: Payload) -> None:
         """Refuse a reply that cannot be used (PayloadError)."""
-        check_payload(payload, self.expected())
+        check_payload(payload, self.upload_specification())
+
+    def upload_specification(self) -> Specification:
+        """What arrives: `expected`, or what the protection of uploads makes of it."""
+        protection = self.task.protection
+        return (
+            self.expected()
+            if protection is None
+            else protection.upload_specification(self.expected(), self.task.classes)
+        )
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
-        """Learn from the checked replies, which come ordered by client; there is at least one."""
+        """Learn from the checked replies, which come ordered by client; there is at least one.
+
+        (Under differential privacy with noise on the server there may be none: the noise is added all the same.)
+        """
 
     def weighs_all_alike(self, replies: Sequence[Reply]) -> bool:
         """Whether these replies are combined by their plain mean."""
-        return self.task.aggregation.rule == "mean" and _weights(replies) is None
+        return (
+            self.task.aggregation.rule == "mean"
+            and _weights(replies) is None
+            and not (self.task.protection and self.task.protection.on)
+        )
 
-    def combine_by_class(self, replies: Sequence[Reply]) -> tuple[Tensor, Tensor]:
+    def combine_by_class(self, round: int, replies: Sequence[Reply]) -> tuple[Tensor, Tensor]:
         """One row for each class that was sent, by the experiment's rule (their mean by default): (ids, rows)."""
+        if self.task.protection is not None and self.task.protection.on:
+            return self.task.protection.combine_by_class(
+                [r.payload for r in replies], self.upload_specification(), round
+            )
         return combine_by_class([r.payload for r in replies], _weights(replies), self.task.aggregation)
 
-    def combine(self, replies: Sequence[Reply], reference: Payload, sizes: Sequence[float] | None = None) -> Payload:
+    def combine(
+        self, round: int, replies: Sequence[Reply], reference: Payload, sizes: Sequence[float] | None = None
+    ) -> Payload:
         """One payload out of payloads with equal entries, by the experiment's rule (their mean by default).
 
         `reference` is what the clients started from. `sizes` weigh the clients in the mean.
         """
+        if self.task.protection is not None and self.task.protection.on:
+            return self.task.protection.combine([r.payload for r in replies], reference, round)
         return combine_payloads(
             [r.payload for r in replies],
             reference,

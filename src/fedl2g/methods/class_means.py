@@ -45,6 +45,8 @@ class ClassTargets:
 class ClassMeanServer(ServerHalf[OptionsT]):
     """Keeps, for each class, the uniform mean of the vectors sent for it; a class nobody sends keeps its vector."""
 
+    uploads = "class vectors"
+
     def __init__(self, options: OptionsT, task: Task) -> None:
         super().__init__(options, task)
         self.vectors = torch.zeros(task.classes, self.width, dtype=task.dtype)
@@ -63,7 +65,7 @@ class ClassMeanServer(ServerHalf[OptionsT]):
         return class_vector_spec(self.task.classes, self.width, self.task.dtype)
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
-        ids, rows = self.combine_by_class(replies)
+        ids, rows = self.combine_by_class(round, replies)
         self.vectors[ids] = rows
         self.known[ids] = True
 

@@ -41,6 +41,8 @@ class FedGHOptions(Options):
 class FedGHServer(SharedHeadServer[FedGHOptions]):
     """Trains the head on the mean features."""
 
+    uploads = "class vectors"
+
     def expected(self) -> Specification:
         return class_vector_spec(self.task.classes, self.task.feature_dim, self.task.dtype)
 
@@ -49,7 +51,9 @@ class FedGHServer(SharedHeadServer[FedGHOptions]):
             features = torch.cat([reply.payload["rows"] for reply in replies])
             labels = torch.cat([reply.payload["ids"] for reply in replies])
         else:
-            labels, features = self.combine_by_class(replies)  # one feature of each class, by the experiment's rule
+            labels, features = self.combine_by_class(round, replies)  # one feature for each class, by the rule
+            if not len(labels):
+                return
         generator = rng.torch_stream(self.task.seed, "fedgh", round)
         head = self.shared.network.train()
         update = Update(head.parameters(), self.options.server_lr)

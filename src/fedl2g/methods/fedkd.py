@@ -63,6 +63,8 @@ class FedKDOptions(Options):
 class FedKDServer(SharedNetworkServer[FedKDOptions]):
     """Averages the auxiliary models, which come and go as factors."""
 
+    uploads = "other"  # clipping factors does not bound their product
+
     def broadcast(self, round: int) -> Payload:
         return compress(self.shared.pack(), self.options.energy(round, self.task))
 
@@ -71,7 +73,7 @@ class FedKDServer(SharedNetworkServer[FedKDOptions]):
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
         whole = [replace(reply, payload=reconstruct(reply.payload, self.expected())) for reply in replies]
-        self.shared.load(self.combine(whole, self.shared.pack()))
+        self.shared.load(self.combine(round, whole, self.shared.pack()))
 
 
 class FedKDClient(AuxiliaryClient[FedKDOptions]):

@@ -68,6 +68,8 @@ class FeatureOptions(FedL2GOptions):
 class FedL2GServer(ServerHalf[FedL2GOptions]):
     """Keeps and moves the guiding vectors."""
 
+    uploads = "class vectors"
+
     def __init__(self, options: FedL2GOptions, task: Task) -> None:
         super().__init__(options, task)
         self.guide = initial_guide(options, task)
@@ -81,7 +83,7 @@ class FedL2GServer(ServerHalf[FedL2GOptions]):
         return class_vector_spec(self.task.classes, self.options.width(self.task), self.task.dtype)
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
-        ids, rows = self.combine_by_class(replies)
+        ids, rows = self.combine_by_class(round, replies)
         rows = rows * min(1.0, CLIP / (_norm(rows) + 1e-6))
         self.guide[ids] -= self.options.server_lr * rows
         self.step = self.options.server_lr * _norm(rows)

@@ -48,6 +48,7 @@ class FedProtoClient(ClientHalf[FedProtoOptions]):
     def __init__(self, options: FedProtoOptions, client: Client) -> None:
         super().__init__(options, client)
         self.prototypes: ClassTargets | None = None  # for predictions only: training uses what it receives itself
+        self._seen: tuple[Tensor, Tensor] | None = None  # images just predicted and their features, for the head
 
     def expected(self) -> Specification:
         task = self.client.task
@@ -71,18 +72,21 @@ class FedProtoClient(ClientHalf[FedProtoOptions]):
 
     def receive(self, payload: Payload) -> None:
         self.prototypes = ClassTargets(payload, self.client)
+        self._seen = None
 
     def predict(self, x: Tensor) -> Tensor:
+        features = self.model.extractor(x)
+        self._seen = (x, features)
         if self.prototypes is None or not self.prototypes.exist:
-            return super().predict(x)
+            scores: Tensor = self.model.head(features)
+            return scores
         # Not by matrix products: their rounding errors are as large as the differences between near prototypes.
-        distances = torch.cdist(
-            self.model.extractor(x), self.prototypes.vectors, compute_mode="donot_use_mm_for_euclid_dist"
-        )
+        distances = torch.cdist(features, self.prototypes.vectors, compute_mode="donot_use_mm_for_euclid_dist")
         return -distances.masked_fill(~self.prototypes.known, torch.inf)
 
     def other_predictions(self, x: Tensor) -> dict[str, Tensor]:
-        return {"head": super().predict(x)}
+        seen, self._seen = self._seen, None
+        return {"head": self.model.head(seen[1]) if seen is not None and seen[0] is x else self.model(x)[1]}
 
 
 register_method("fedproto", options=FedProtoOptions, server=FedProtoServer, client=FedProtoClient)

@@ -33,7 +33,7 @@ class LGFedAvgServer(SharedHeadServer[LGFedAvgOptions]):
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
         sizes = [reply.report.samples for reply in replies]
-        self.shared.load(self.combine(replies, self.shared.pack(), sizes))
+        self.shared.load(self.combine(round, replies, self.shared.pack(), sizes))
 
 
 class LGFedAvgClient(SharedHeadClient[LGFedAvgOptions]):

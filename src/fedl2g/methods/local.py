@@ -16,6 +16,12 @@ class LocalOptions(Options):
     name: str = "local"
 
 
+class LocalServer(ServerHalf[LocalOptions]):
+    """Has nothing to do."""
+
+    uploads = "nothing"
+
+
 class LocalClient(ClientHalf[LocalOptions]):
     """Loss: CE(f(x), y)."""
 
@@ -28,4 +34,4 @@ class LocalClient(ClientHalf[LocalOptions]):
         return {}
 
 
-register_method("local", options=LocalOptions, server=ServerHalf, client=LocalClient)
+register_method("local", options=LocalOptions, server=LocalServer, client=LocalClient)

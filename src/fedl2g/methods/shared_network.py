@@ -7,11 +7,13 @@ depends on what it received and on nothing older.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import nn
 
 from fedl2g.client import Client, Task
 from fedl2g.errors import SettingError
-from fedl2g.methods.base import ClientHalf, OptionsT, Reply, ServerHalf
+from fedl2g.methods.base import ClientHalf, OptionsT, Reply, ServerHalf, Uploads
 from fedl2g.payload import Payload, Specification, tensors_spec
 
 
@@ -38,6 +40,8 @@ class SharedNetwork:
 class SharedNetworkServer(ServerHalf[OptionsT]):
     """Sends the shared network, and takes the mean of those that come back."""
 
+    uploads: ClassVar[Uploads] = "network"
+
     def __init__(self, options: OptionsT, task: Task) -> None:
         super().__init__(options, task)
         self.shared = SharedNetwork(self.initial_network())
@@ -53,7 +57,7 @@ class SharedNetworkServer(ServerHalf[OptionsT]):
         return self.shared.expected
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
-        self.shared.load(self.combine(replies, self.shared.pack()))
+        self.shared.load(self.combine(round, replies, self.shared.pack()))
 
     def state_dict(self) -> Payload:
         return self.shared.pack()
