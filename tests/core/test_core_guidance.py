@@ -57,6 +57,19 @@ class Tied(nn.Module):
         return torch.tanh(self.second(torch.tanh(self.first(x.flatten(1)[:, :WIDTH]))))
 
 
+class Counting(nn.Module):
+    """Keeps a running mean of its own, as no layer of PyTorch does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = x.flatten(1)[:, :WIDTH]
+        self.seen.mul_(0.9).add_(features.detach().mean(0))
+        return features
+
+
 NETWORKS: dict[str, Callable[[], SplitModel]] = {
     "small_cnn": lambda: built("small_cnn"),
     "cnn4": lambda: built("cnn4"),
@@ -65,6 +78,7 @@ NETWORKS: dict[str, Callable[[], SplitModel]] = {
     "small_googlenet": lambda: built("small_googlenet"),  # dropout inside the extractor
     "small_mobilenet": lambda: built("small_mobilenet"),
     "transformer": transformer,
+    "counting": lambda: SplitModel(nn.Sequential(Counting(), nn.Linear(WIDTH, WIDTH)), nn.Linear(WIDTH, CLASSES)),
     "tied": lambda: SplitModel(Tied(), nn.Linear(WIDTH, CLASSES)),
 }
 
@@ -188,7 +202,7 @@ def assert_untouched(before: dict[str, Any], after: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["train mode", "mixed modes and old gradients"])
-@pytest.mark.parametrize("name", ["small_cnn", "small_resnet", "small_googlenet", "transformer"])
+@pytest.mark.parametrize("name", ["small_cnn", "small_resnet", "small_googlenet", "transformer", "counting"])
 def test_changes_nothing(name: str, mixed: bool) -> None:
     given = problem(name, "features", torch.float32)
     model = given["model"]
