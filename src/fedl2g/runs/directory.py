@@ -169,9 +169,9 @@ class RunDirectory:
         write_atomically(self.path / "result.json", json.dumps(result.to_dict(), indent=2))
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the directory: two processes must not write the same run."""
-        lock = filelock.FileLock(self.path / "lock", timeout=0)
+    def lock(self, wait: float = 0.0) -> Iterator[None]:
+        """Hold the directory: two processes must not write the same run. `wait` seconds for another to let go."""
+        lock = filelock.FileLock(self.path / "lock", timeout=wait)
         try:
             lock.acquire()
         except filelock.Timeout as error:

@@ -21,6 +21,7 @@ from fedl2g.runs.checkpoint import restore_checkpoint
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.observers import Checkpointer, EarlyStop, MetricsWriter, StopOnInterrupt
 
+_ABANDONED = 180.0  # seconds until a server whose SuperLink was killed notices that its run is over
 _REVIVALS = 20  # a worker that dies again and again is a fault of the machine, not bad luck
 _log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def run_site(
             raise RunError(f"{path} holds another experiment; choose another directory")
     else:
         directory = RunDirectory.create(path, site.experiment, site.dataset, site.partition)
-    with directory.lock():
+    with directory.lock(wait=_ABANDONED):
         return directory.result() or _execute(directory, site, observers, open_clients)
 
 
