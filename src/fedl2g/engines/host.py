@@ -114,6 +114,8 @@ class Host:
         self._evaluations: dict[int, Evaluation] = {}
         if site.experiment.execution.profile:
             watch.on(_waiter(device))
+        else:
+            watch.off()  # an earlier run in this process may have used it
 
     def half(self, client: int) -> ClientHalf[Any]:
         """One client's half of the method, with its client inside."""

@@ -1,0 +1,96 @@
+"""Memory layouts: chosen by measurement, kept with the run, the same on every engine, never in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+import fedl2g
+from fedl2g.engines.inline import InlineEngine
+from fedl2g.errors import RunError
+from fedl2g.federation import Observer
+from fedl2g.models import calibration
+from fedl2g.runs.directory import RunDirectory
+
+
+def clients(run: Path) -> dict[str, bytes]:
+    newest = sorted((run / "checkpoints").glob("round-*"))[-1]
+    return {path.name: path.read_bytes() for path in newest.glob("*.safetensors")}
+
+
+class StopAfterOne(Observer):
+    def on_round(self, federation: Any, record: Any) -> None:
+        if record.round == 1:
+            raise KeyboardInterrupt
+
+
+def test_channels_last_on_both_engines_and_after_an_interruption(tiny: Any, tmp_path: Path) -> None:
+    settings = {"rounds": 2, "layout": "channels_last", "method": {"name": "fml"}}
+    fedl2g.run(tiny(**settings), tmp_path / "inline")
+    fedl2g.run(tiny(**settings, execution={"engine": "workers", "workers": 2}), tmp_path / "workers")
+    with pytest.raises(KeyboardInterrupt):
+        fedl2g.run(tiny(**settings, execution={"checkpoint_every": 1}), tmp_path / "again", [StopAfterOne()])
+    fedl2g.resume(tmp_path / "again")
+    assert clients(tmp_path / "inline") == clients(tmp_path / "workers") == clients(tmp_path / "again")
+
+
+def test_the_layout_changes_last_digits_only_and_no_file(tiny: Any, site_of: Any, tmp_path: Path) -> None:
+    states = {}
+    for layout in ("contiguous", "channels_last"):
+        experiment = tiny(layout=layout, precision="float64", rounds=1, participation=1, models="small_resnet")
+        engine = InlineEngine(site_of(experiment))
+        host = engine.host
+        weight = next(p for p in host.half(0).model.parameters() if p.ndim == 4 and p.shape[1] > 1)
+        assert weight.is_contiguous(memory_format=torch.channels_last) == (layout == "channels_last")
+        payload = fedl2g.methods.registry.get_method("fedl2g-f").server(experiment.method, host.task).broadcast(1)
+        reply = host.train(0, 1, payload)
+        assert all(tensor.is_contiguous() for tensor in reply.payload.values())
+        folder = tmp_path / layout
+        folder.mkdir()
+        engine.save(folder)
+        states[layout] = safetensors.torch.load_file(folder / "client-000000.safetensors")
+        engine.close()
+    for name, tensor in states["contiguous"].items():
+        torch.testing.assert_close(states["channels_last"][name], tensor, rtol=1e-9, atol=1e-12)
+
+
+def test_auto_is_settled_once_and_stays_with_the_run(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = {"small_cnn": "channels_last", "small_resnet": "contiguous"}
+    monkeypatch.setattr(calibration, "faster_layout", lambda name, **_: choice[name])
+    experiment = tiny(layout="auto", rounds=2, execution={"checkpoint_every": 1})
+    with pytest.raises(KeyboardInterrupt):
+        fedl2g.run(experiment, tmp_path / "run", [StopAfterOne()])
+    settled = RunDirectory(tmp_path / "run").experiment()
+    assert settled.layout == "small_cnn=channels_last,small_resnet=contiguous"
+    assert settled.channels_last == {"small_cnn"}
+    assert settled.fingerprint != experiment.fingerprint
+    choice |= {"small_cnn": "contiguous"}  # another measurement, later
+    fedl2g.run(experiment, tmp_path / "run")
+    fedl2g.run(settled, tmp_path / "explicit")
+    assert clients(tmp_path / "run") == clients(tmp_path / "explicit")
+    with pytest.raises(RunError, match="another experiment"):
+        fedl2g.run(tiny(layout="contiguous", rounds=2), tmp_path / "run")
+
+
+def test_the_measurement_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FEDL2G_CACHE", str(tmp_path))
+    ratios = iter([1.5])
+    monkeypatch.setattr(calibration, "_interleaved_ratio", lambda *_: next(ratios))
+    for _ in range(2):
+        found = calibration.faster_layout("small_cnn", classes=10, image_shape=(1, 16, 16))
+        assert found == "channels_last"
+    monkeypatch.setattr(calibration, "_interleaved_ratio", lambda *_: 1.01)
+    assert calibration.faster_layout("small_resnet", classes=10, image_shape=(1, 16, 16)) == "contiguous"
+
+
+def test_a_real_measurement_gives_one_of_the_two() -> None:
+    generator = torch.get_rng_state()
+    found = calibration.faster_layout("small_cnn", classes=10, image_shape=(1, 16, 16))
+    assert found in calibration.LAYOUTS
+    assert torch.equal(generator, torch.get_rng_state())

@@ -1,0 +1,186 @@
+"""Clients beyond the memory budget wait on disk, and nobody can tell from the numbers; checkpoints share their files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+import fedl2g
+from fedl2g.engines.inline import InlineEngine
+from fedl2g.engines.states import StateStore, stored_shapes
+from fedl2g.errors import PayloadError
+from fedl2g.federation import Federation, Observer
+from fedl2g.methods.registry import get_method
+from fedl2g.records import RoundRecord
+
+
+def federation_of(site: Any, budget: int | None = None, *observers: Observer) -> Federation:
+    server = get_method(site.experiment.method.name).server(site.experiment.method, site.task)
+    engine = InlineEngine(site)
+    if budget is not None:
+        engine.host.budget = budget
+    return Federation(site.experiment, server, engine, observers)
+
+
+def bits(federation: Federation, directory: Path) -> dict[str, Any]:
+    directory.mkdir()
+    federation.engine.save(directory)
+    tensors, values = federation.state_dict()
+    return {
+        "records": [{k: v for k, v in r.items() if "seconds" not in k} for r in values["history"]],
+        "server": {name: tensor.numpy().tobytes() for name, tensor in tensors.items()},
+        "clients": {file.name: file.read_bytes() for file in sorted(directory.iterdir())},
+    }
+
+
+@pytest.mark.parametrize("method", ["fedl2g-f", "fedproto", "fedkd", "fedmrl"])
+def test_a_tiny_budget_changes_no_bit(method: str, tiny: Any, site_of: Any, tmp_path: Path) -> None:
+    options = {"name": method, **({"warmup_rounds": 0} if method == "fedl2g-f" else {})}
+    site = site_of(tiny(method=options))
+    found = []
+    for budget in (None, 1):
+        federation = federation_of(site, budget)
+        federation.run()
+        host = federation.engine.host  # type: ignore[attr-defined]
+        assert len(host._halves) == (site.experiment.clients if budget is None else 1)
+        found.append(bits(federation, tmp_path / str(budget)))
+        federation.engine.close()
+    assert found[0] == found[1]
+
+
+def test_a_budget_between_keeps_the_last_used(tiny: Any, site_of: Any) -> None:
+    engine = InlineEngine(site_of(tiny(models="small_cnn")))
+    host = engine.host
+    host.half(0)
+    host.budget = 2 * host._taken
+    for client in (1, 0, 2):
+        host.half(client)
+    assert list(host._halves) == [0, 2]
+    engine.close()
+
+
+def test_a_run_with_a_budget_is_resumed_to_the_same_bits(tiny: Any, site_of: Any, tmp_path: Path) -> None:
+    site = site_of(tiny())
+    whole = federation_of(site)
+    whole.run()
+
+    class Stop(Observer):
+        def on_round(self, federation: Federation, record: RoundRecord) -> None:
+            if record.round == 2:
+                federation.stop("here")
+
+    first = federation_of(site, 1, Stop())
+    first.run()
+    (tmp_path / "saved").mkdir()
+    first.engine.save(tmp_path / "saved")
+    tensors, values = first.state_dict()
+    second = federation_of(site, 1)
+    second.engine.restore(tmp_path / "saved")
+    assert not second.engine.host._halves  # type: ignore[attr-defined]  # read when they are needed
+    first.engine.close()
+    second.load_state_dict({name: t.clone() for name, t in tensors.items()}, values)
+    second.run()
+    assert bits(second, tmp_path / "second") == bits(whole, tmp_path / "whole")
+
+
+def test_a_state_that_does_not_fit_is_refused_at_once(tiny: Any, site_of: Any, tmp_path: Path) -> None:
+    federation = federation_of(site_of(tiny(rounds=1, participation=1)))
+    federation.run()
+    federation.engine.save(tmp_path)
+    shutil.copy(tmp_path / "client-000001.safetensors", tmp_path / "client-000000.safetensors")
+    with pytest.raises(PayloadError, match="client-000000.safetensors does not fit a client with small_cnn"):
+        federation.engine.restore(tmp_path)
+
+
+def test_checkpoints_share_the_files_of_clients_that_have_not_moved(tiny: Any, tmp_path: Path) -> None:
+    experiment = tiny(rounds=2, clients=5, participation=0.4, execution={"checkpoint_every": 1})
+    fedl2g.run(experiment, tmp_path / "run")
+    before, after = (tmp_path / "run/checkpoints" / name for name in ("round-000001", "round-000002"))
+    moved = {int(line) for line in _participants(tmp_path / "run", 2)}
+    shared = 0
+    for path in before.glob("client-*"):
+        same = path.samefile(after / path.name)
+        assert same == (int(path.stem.removeprefix("client-")) not in moved)
+        shared += same
+    assert shared > 0
+    assert not (tmp_path / "run/scratch").exists()
+
+
+def _participants(run: Path, round: int) -> list[int]:
+    from fedl2g.runs.directory import RunDirectory
+
+    return next(r.participants for r in RunDirectory(run).history() if r.round == round)
+
+
+def test_a_file_is_replaced_and_never_changed(tmp_path: Path) -> None:
+    store = StateStore(tmp_path / "store")
+    store.write(3, {"a": torch.zeros(2)})
+    store.export(3, tmp_path / "kept")
+    store.write_behind(3, {"a": torch.ones(2)})
+    assert store.read(3)["a"].tolist() == [1, 1]  # wherever it is on its way
+    store.export(3, tmp_path / "new")
+    assert safetensors.torch.load_file(tmp_path / "kept")["a"].tolist() == [0, 0]
+    assert safetensors.torch.load_file(tmp_path / "new")["a"].tolist() == [1, 1]
+    assert stored_shapes(tmp_path / "new") == {"a": (2,)}
+    store.close()
+    assert not (tmp_path / "store").exists()
+
+
+def test_many_states_are_written_behind_and_read_ahead(tmp_path: Path) -> None:
+    store = StateStore(tmp_path / "store")
+    for client in range(30):
+        store.write_behind(client, {"a": torch.full((4,), client)})
+    for client in range(30):
+        store.read_ahead(client + 1)
+        assert store.read(client)["a"].tolist() == [client] * 4
+    assert 30 not in store
+    store.clear()
+    assert 3 not in store
+
+
+def test_without_links_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.EXDEV, "another disk")
+
+    monkeypatch.setattr(os, "link", refuse)
+    store = StateStore(tmp_path / "store")
+    store.write(0, {"a": torch.zeros(2)})
+    store.export(0, tmp_path / "copy")
+    assert not (tmp_path / "copy").samefile(tmp_path / "store/0.safetensors")
+    other = StateStore()
+    other.adopt(0, tmp_path / "copy")
+    assert other.read(0)["a"].tolist() == [0, 0]
+    other.close()
+
+
+def test_a_full_disk_is_met_where_the_state_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    store = StateStore(tmp_path / "store")
+    store.write_behind(0, {"a": torch.zeros(2)})
+    with pytest.raises(OSError, match="No space left"):
+        store.export(0, tmp_path / "x")
+
+
+def test_a_sample_of_the_clients_is_evaluated_and_recorded(tiny: Any, site_of: Any) -> None:
+    found = []
+    for _ in range(2):
+        federation = federation_of(site_of(tiny(evaluate_clients=2)))
+        federation.run()
+        found.append([sorted(r.accuracy.clients) for r in federation.history if r.accuracy])
+    assert found[0] == found[1]
+    assert all(len(clients) == 2 for clients in found[0])
+    assert len({tuple(clients) for clients in found[0]}) > 1
+    assert tiny(evaluate_clients=0.4).evaluated_per_round == 2
+    assert tiny(evaluate_clients=100).evaluated_per_round == 5
+    with pytest.raises(fedl2g.errors.SettingError, match="neither a whole number of clients nor a share"):
+        tiny(evaluate_clients=2.5)
