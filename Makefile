@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 
 demo: $(INSTALLED)
 	$(BIN)/fedl2g compare --methods local,fedl2g-l,fedl2g-f --dataset digits --clients 20 --partition dirichlet:0.1 \
-	  --models small --rounds 80 --set method.warmup_rounds=20 --engine workers --workers 2 --out runs/demo
+	  --models small --rounds 60 --set method.warmup_rounds=10 --engine workers --workers 2 --out runs/demo
 	@echo "Look at runs/demo/curves.png, or at one run: $(BIN)/fedl2g show runs/demo/fedl2g-f-s0"
 
 test: $(INSTALLED)

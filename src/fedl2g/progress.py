@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from fedl2g.federation import Federation
 
 PLAIN_EVERY_SECONDS = 10.0
+
+
+def progress_console(quiet: bool = False) -> Console:
+    """Where progress goes: stderr, without breaking lines where there is no terminal to fit them to."""
+    return Console(stderr=True, quiet=quiet, width=None if sys.stderr.isatty() else 200)
 
 
 class RoundProgress:

@@ -103,11 +103,10 @@ def run_experiment(
 def _run_cells(
     study: Study, experiment: PaperExperiment, cells: list[Cell], jobs: int, *, yes: bool, dry_run: bool, quiet: bool
 ) -> dict[str, Any]:
-    from rich.console import Console
-
     from fedl2g.paper.study import Pace, duration, estimate_seconds, run_cells
+    from fedl2g.progress import progress_console
 
-    console = Console(stderr=True, quiet=quiet)
+    console = progress_console(quiet)
     distinct = {cell.folder: cell for cell in cells}
     waiting = {folder: cell for folder, cell in distinct.items() if study.result(cell) is None}
     estimates: dict[str, float] = {}
@@ -255,12 +254,11 @@ def _show_table(experiment: PaperExperiment, study: Study, seeds: int | None, st
 
 
 def _run_convergence(study: Study, quiet: bool) -> None:
-    from rich.console import Console
-
     from fedl2g.paper.convergence import run_convergence
+    from fedl2g.progress import progress_console
 
     study.save()
-    with Console(stderr=True, quiet=quiet).status("running the small problem"):
+    with progress_console(quiet).status("running the small problem"):
         path = run_convergence(study.folder / "convergence.json", smoke=study.scale.name == "smoke")
     _print(str(path))
 

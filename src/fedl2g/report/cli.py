@@ -23,15 +23,13 @@ def report(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Write one HTML page about runs that opens offline: curves, costs, clients, guiding vectors, settings."""
-    from rich.console import Console
-
-    from fedl2g.progress import working
+    from fedl2g.progress import progress_console, working
     from fedl2g.report.page import write_report
 
     if quiet:
         path = write_report(runs, output, title=title, tsne=tsne)
     else:
-        with working(Console(stderr=True), "reading runs") as tick:
+        with working(progress_console(), "reading runs") as tick:
             path = write_report(runs, output, title=title, tsne=tsne, progress=tick)
     sys.stdout.write(f"{path}\n")
 
