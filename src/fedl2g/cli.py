@@ -35,6 +35,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode=None,  # plain help: importing what typer needs to colour it takes longer than all the rest
 )
 data_app = typer.Typer(help="Look at datasets and partitions.", no_args_is_help=True)
 app.add_typer(data_app, name="data")

@@ -1,4 +1,4 @@
-"""Clients beyond the memory budget wait on disk, and nobody can tell from the numbers; checkpoints share their files."""
+"""Clients beyond the memory budget wait on disk, and no number tells; checkpoints share their files."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_state_that_does_not_fit_is_refused_at_once(tiny: Any, site_of: Any, t
     federation.run()
     federation.engine.save(tmp_path)
     shutil.copy(tmp_path / "client-000001.safetensors", tmp_path / "client-000000.safetensors")
-    with pytest.raises(PayloadError, match="client-000000.safetensors does not fit a client with small_cnn"):
+    with pytest.raises(PayloadError, match=r"client-000000\.safetensors does not fit a client with small_cnn"):
         federation.engine.restore(tmp_path)
 
 
