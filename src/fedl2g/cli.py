@@ -66,6 +66,10 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. method.server_lr=1.")
 ]
 Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="Your own Python file or module to import first.")]
+Track = Annotated[
+    str | None,
+    typer.Option(envvar="FEDL2G_TRACK", show_envvar=False, help="Also write to trackers: tensorboard,mlflow."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
@@ -121,6 +125,7 @@ def run(
     out: Out = None,
     settings: Settings = None,
     plugins: Plugins = None,
+    track: Track = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -143,7 +148,10 @@ def run(
     )
     with _progress(quiet) as (console, watchers):
         _prepare_data(experiment, console)
-        result = fedl2g.run(experiment, out, watchers(""))
+        from fedl2g.runs.runner import default_directory
+
+        path = out or default_directory(experiment)
+        result = fedl2g.run(experiment, path, [*watchers(""), *_trackers(track, path)])
     _finish(result, as_json)
 
 
@@ -156,6 +164,7 @@ def resume(
         bool, typer.Option("--trust", help="Import the models or data functions that the run's own file names.")
     ] = False,
     plugins: Plugins = None,
+    track: Track = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -163,7 +172,8 @@ def resume(
     _load_plugins(plugins)
     execution = {key: value for key, value in {"engine": engine, "workers": workers}.items() if value is not None}
     with _progress(quiet) as (_, watchers):
-        result = fedl2g.resume(directory, watchers(""), execution=execution, trust=trust)
+        observers = [*watchers(""), *_trackers(track, directory)]
+        result = fedl2g.resume(directory, observers, execution=execution, trust=trust)
     _finish(result, as_json)
 
 
@@ -189,6 +199,7 @@ def compare(
     out: Out = None,
     settings: Settings = None,
     plugins: Plugins = None,
+    track: Track = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -213,7 +224,13 @@ def compare(
     comparison = Comparison.plan(file, overrides, methods.split(","), seeds, out)
     with _progress(quiet) as (console, watchers):
         _prepare_data(next(iter(comparison.experiments.values())), console)
-        for path, result in run_all(comparison.experiments, jobs=jobs, watch=lambda p: watchers(p.name)):
+        if track:
+            os.environ["FEDL2G_TRACK"] = track  # for runs in processes of their own
+
+        def watch(path: Path) -> list[Observer]:
+            return [*watchers(path.name), *_trackers(track, path)]
+
+        for path, result in run_all(comparison.experiments, jobs=jobs, watch=watch):
             comparison.add(path, result)
             if console is not None:
                 console.print(f"{path.name}: best accuracy {result.best_accuracy:.2%}, round {result.best_round}")
@@ -225,6 +242,56 @@ def compare(
 
     _out().print(comparison_table(comparison.results))
     _print(f"Runs, comparison.json and {figure.name} are in {comparison.directory}")
+
+
+@app.command()
+def probe(
+    file: File = None,
+    methods: Annotated[
+        str, typer.Option(help="Methods that upload class vectors.")
+    ] = "fedproto,feddistill,fedl2g-l,fedl2g-f",
+    dataset: DatasetName = None,
+    samples: Samples = None,
+    partition: PartitionSpec = None,
+    models: Models = None,
+    clients: Clients = None,
+    participation: Participation = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    device: Device = None,
+    settings: Settings = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Attack the uploads: how well do they tell which classes a client has? The attack's score beside the accuracy."""
+    from rich.table import Table
+
+    from fedl2g.privacy.probe import probe as probe_uploads
+
+    given: dict[str, Any] = {"dataset": dataset, "samples": samples, "partition": partition, "models": models}
+    given |= {"clients": clients, "participation": participation, "rounds": rounds, "seed": seed, "device": device}
+    leaks = []
+    with _progress(quiet) as (console, watchers):
+        for number, method in enumerate(methods.split(",")):
+            experiment = _experiment(file, settings, **given, method=method.strip())
+            if number == 0:
+                _prepare_data(experiment, console)
+            leaks.append(probe_uploads(experiment, watchers(experiment.method.name)))
+    if as_json:
+        _print(json.dumps([leak.to_dict() for leak in leaks]))
+        return
+    table = Table("method", "best accuracy", "AUC, one round", "AUC, all rounds", "up MB", "epsilon")
+    for leak in leaks:
+        table.add_row(
+            leak.method,
+            f"{leak.accuracy:.2%}",
+            f"{leak.one_round:.3f}",
+            f"{leak.all_rounds:.3f}",
+            f"{leak.up_mb_per_round:.3f}",
+            "" if leak.epsilon is None else f"{leak.epsilon:.3g}",
+        )
+    table.caption = "AUC of guessing a client's classes from its uploads: 1 is certainty, 0.5 is guessing"
+    _out().print(table)
 
 
 @app.command("list")
@@ -441,6 +508,14 @@ def _overrides(settings: list[str] | None, **options: object) -> dict[str, Any]:
     )
 
 
+def _trackers(names: str | None, run: Path) -> list[Observer]:
+    if not names:
+        return []
+    from fedl2g.tracking import trackers
+
+    return trackers(names, run)
+
+
 def _load_plugins(names: Sequence[str] | None) -> None:
     from fedl2g.plugins import load_plugin
 
@@ -473,11 +548,9 @@ def _progress(quiet: bool) -> Iterator[tuple[Console | None, Any]]:
     if quiet:
         yield None, lambda title: []
         return
-    from rich.console import Console
+    from fedl2g.progress import RoundProgress, progress_console
 
-    from fedl2g.progress import RoundProgress
-
-    console = Console(stderr=True)
+    console = progress_console()
     shown: list[RoundProgress] = []
 
     def watch(title: str) -> list[Observer]:
