@@ -1,9 +1,8 @@
 """Heterogeneous federated learning: clients with different networks learn together by guiding vectors.
 
-    import fedl2g
-
-    result = fedl2g.run(fedl2g.Experiment(method="fedl2g-f", rounds=60))
-    print(result.best_accuracy)
+>>> import fedl2g
+>>> result = fedl2g.run(fedl2g.Experiment(method="fedl2g-f", rounds=60))
+>>> result.best_accuracy, result.best_round
 """
 
 from __future__ import annotations
