@@ -1,0 +1,117 @@
+"""What Flower adds: message sizes per method, the server's cost per reply, and a round on each engine as a ratio.
+
+python benchmarks/flower_cost.py sizes      # bytes of one request and one reply, per method
+python benchmarks/flower_cost.py replies    # server seconds and memory per reply
+python benchmarks/flower_cost.py engines    # a round on inline, workers and Flower's simulation
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from typing import Any
+
+from fedl2g.data import load_dataset, make_partition
+from fedl2g.engines.flower import require_flower
+from fedl2g.engines.host import Host, Site, resolve_device
+from fedl2g.experiment import Experiment
+from fedl2g.methods.registry import get_method, method_names
+from fedl2g.payload import nbytes
+
+
+def site(method: str, clients: int = 4, **settings: Any) -> Site:
+    options: dict[str, Any] = {"name": method}
+    if method.startswith("fedl2g"):
+        options["warmup_rounds"] = 0
+    experiment = Experiment(
+        method=options, dataset="digits", samples=400, clients=clients, rounds=5, partition="iid", **settings
+    )
+    dataset = load_dataset("digits", samples=400)
+    partition = make_partition("iid", dataset.labels, None, clients=clients, classes=dataset.classes, seed=0)
+    return Site(experiment, dataset, partition)
+
+
+def wire_bytes(records: Any) -> int:
+    """The bytes of a message's records as Flower stores and sends them."""
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+    return sum(len(part.deflate()) for part in get_all_nested_objects(records).values())
+
+
+def sizes() -> None:
+    from fedl2g.engines.flower import messages
+
+    print("| method | request, payload | request, sent | reply, payload | reply, sent |\n|---|---|---|---|---|")
+    for method in method_names():
+        at = site(method)
+        server = get_method(method).server(at.experiment.method, at.task)
+        host = Host(at, resolve_device("cpu"))
+        broadcast = server.broadcast(1)
+        reply = host.train(0, 1, broadcast)
+        asked = messages.Request("r" * 16, at.experiment, at.dataset.class_names, at.task.image_shape, 1, broadcast)
+        request = wire_bytes(messages.pack_request(asked))
+        answer = wire_bytes(messages.pack_reply("r" * 16, 1, reply))
+        print(f"| {method} | {nbytes(broadcast):,} | {request:,} | {nbytes(reply.payload):,} | {answer:,} |")
+
+
+def replies(count: int = 2000) -> None:
+    """One real reply, decoded and checked many times, then aggregated: the server's work without the network."""
+    from fedl2g.engines.flower import messages
+
+    for method in ("fedl2g-f", "fml"):
+        at = site(method)
+        server = get_method(method).server(at.experiment.method, at.task)
+        reply = Host(at, resolve_device("cpu")).train(0, 1, server.broadcast(1))
+        records = messages.pack_reply("r" * 16, 1, reply)
+        many = count if method == "fedl2g-f" else 200
+        before, started = _peak(), time.process_time()
+        held = []
+        for _ in range(many):
+            found = messages.unpack_reply(records, client=0, run="r" * 16, round=1, limit=2**30)
+            server.check(found.payload)
+            held.append(found)
+        read = time.process_time()
+        server.aggregate(1, held)
+        done = time.process_time()
+        print(
+            f"{method}: {many} replies of {nbytes(reply.payload):,} bytes: read and check "
+            f"{(read - started) / many * 1e6:.0f} us of CPU each, aggregate {(done - read) / many * 1e6:.0f} us each, "
+            f"{(_peak() - before) / many / 1024:.1f} KB of memory each"
+        )
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def engines(repeats: int = 5) -> None:
+    from fedl2g.engines import open_engine
+
+    at = site("fedl2g-f")
+    server = get_method("fedl2g-f").server(at.experiment.method, at.task)
+    broadcast = server.broadcast(1)
+    opened = {}
+    for name in ("inline", "workers", "flower"):
+        experiment = Experiment(**{**dict(at.experiment), "execution": {"engine": name, "workers": 2}})
+        started = time.perf_counter()
+        opened[name] = open_engine(Site(experiment, at.dataset, at.partition))
+        list(opened[name].train(1, range(4), broadcast))  # clients are built, processes have loaded torch
+        print(f"{name}: started, first round done after {time.perf_counter() - started:.1f} s")
+    seconds: dict[str, list[float]] = {name: [] for name in opened}
+    for round in range(2, 2 + repeats):  # interleaved, so that a busy machine is busy for all of them
+        for name, engine in opened.items():
+            started = time.perf_counter()
+            list(engine.train(round, range(4), broadcast))
+            seconds[name].append(time.perf_counter() - started)
+    inline = statistics.median(seconds["inline"])
+    for name, found in seconds.items():
+        print(f"{name}: {statistics.median(found) / inline:.2f} x the inline round (4 clients, 100 samples each)")
+    for engine in opened.values():
+        engine.close()
+
+
+if __name__ == "__main__":
+    require_flower()
+    {"sizes": sizes, "replies": replies, "engines": engines}[sys.argv[1]]()
