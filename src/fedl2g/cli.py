@@ -248,7 +248,7 @@ def compare(
 def probe(
     file: File = None,
     methods: Annotated[
-        str, typer.Option(help="Methods that upload class vectors.")
+        str, typer.Option(help="Methods that upload class vectors, with options: fedproto,fedl2g-f:warmup_rounds=5")
     ] = "fedproto,feddistill,fedl2g-l,fedl2g-f",
     dataset: DatasetName = None,
     samples: Samples = None,
@@ -273,7 +273,9 @@ def probe(
     leaks = []
     with _progress(quiet) as (console, watchers):
         for number, method in enumerate(methods.split(",")):
-            experiment = _experiment(file, settings, **given, method=method.strip())
+            name, *options = method.strip().split(":")
+            own = [*(settings or []), *(f"method.{option}" for option in options)]
+            experiment = _experiment(file, own, **given, method=name)
             if number == 0:
                 _prepare_data(experiment, console)
             leaks.append(probe_uploads(experiment, watchers(experiment.method.name)))
