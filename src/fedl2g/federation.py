@@ -78,6 +78,8 @@ class Federation:
 
     def run(self) -> None:
         """Run to the last round, from wherever the federation is."""
+        if self.protection is not None and self.protection.on:
+            self.protection.epsilon(1, 1)  # whatever the accountant lacks is said now, not after the first round
         self._tell(lambda observer: observer.on_start(self))
         if not self.history:
             self._finish(RoundRecord(0), evaluate=True)
