@@ -1,7 +1,7 @@
 """The HTML report: what it holds, that foreign text stays text, and that a real browser draws it without errors.
 
 The browser tests need Debian's `chromium` and `chromium-driver`; nothing is installed here. Where they are missing
-those tests are skipped, and the structural tests still check the page's content, its escaping and that it is self-contained.
+those tests are skipped; the structural tests still check the page's content, its escaping and that it stands alone.
 """
 
 from __future__ import annotations

@@ -228,10 +228,13 @@ def rich_tables(tables: Sequence[Sheet]) -> list[Table]:
 
     result = []
     for sheet in tables:
-        table = Table(title=sheet.experiment.title, show_lines=True)
-        table.add_column("method")
+        caption = "each cell: ours, (the paper's), the difference; the best of a column is bold"
+        table = Table(title=sheet.experiment.title, caption=caption, show_lines=True)
+        table.add_column("method", overflow="fold")
         for column in sheet.columns:
-            table.add_column(escape("\n".join(part for part in column.heading if part)), justify="right")
+            table.add_column(
+                escape("\n".join(part for part in column.heading if part)), justify="right", overflow="fold"
+            )
         for method in sheet.methods:
             cells = []
             for column in sheet.columns:
@@ -241,7 +244,7 @@ def rich_tables(tables: Sequence[Sheet]) -> list[Table]:
                     continue
                 ours = f"[bold green]{escape(e.text_ours())}[/]" if e.best else escape(e.text_ours())
                 theirs = f"[bold]{e.text_paper()}[/]" if e.paper_best else e.text_paper()
-                cells.append(f"{ours}\n[dim]paper[/] {theirs}\n[dim]diff[/] {e.text_difference()}")
+                cells.append(f"{ours}\n({theirs})\n[dim]{e.text_difference()}[/]")
             table.add_row(METHOD_NAMES.get(method, method), *cells)
         result.append(table)
     return result

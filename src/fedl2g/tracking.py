@@ -1,0 +1,168 @@
+"""Trackers: a run's numbers in TensorBoard or MLflow while it runs (optional: `pip install 'fedl2g[tracking]'`).
+
+A tracker is an observer. When a run goes on after an interruption it asks the store which rounds it holds and adds only
+the others, so a series has each round once: none twice, and none lost that was not on disk when the process died.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedl2g.errors import SettingError, nearest
+from fedl2g.federation import Federation, Observer
+from fedl2g.records import MB, RoundRecord
+from fedl2g.report.collect import flat
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_MARK = "fedl2g.run"  # the tag by which a run is found again
+
+
+def trackers(names: str, run: Path) -> list[Observer]:
+    """The trackers named in "tensorboard,mlflow" for the run in this directory."""
+    result: list[Observer] = []
+    for name in (part.strip() for part in names.split(",") if part.strip()):
+        if name not in _TRACKERS:
+            raise SettingError(
+                f"--track: {name!r} is not a tracker.{nearest(name, _TRACKERS)} Trackers: {', '.join(_TRACKERS)}"
+            )
+        if importlib.util.find_spec(name) is None:
+            raise SettingError(f"--track {name} needs the package {name}: pip install 'fedl2g[tracking]'")
+        result.append(_TRACKERS[name](run))
+    return result
+
+
+def scalars(record: RoundRecord) -> dict[str, float]:
+    """The numbers of a round under the names they have in every tracker."""
+    values: dict[str, float | None] = {
+        "loss": record.loss,
+        "communication/up_mb": record.up_bytes / MB,
+        "communication/down_mb": record.down_bytes / MB,
+        "seconds/clients": record.client_seconds,
+        "seconds/server": record.server_seconds,
+        "seconds/evaluation": record.evaluation_seconds,
+        "replies/refused": float(len(record.refused)),
+        "replies/missing": float(len(record.missing)),
+        **{f"server/{name}": value for name, value in record.server.items()},
+    }
+    if (accuracy := record.accuracy) is not None:
+        values |= {"accuracy/pooled": accuracy.pooled, "accuracy/mean": accuracy.mean, "accuracy/std": accuracy.std}
+        values |= {f"accuracy/{name}": value for name, value in accuracy.others.items()}
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+class Tracker(Observer):
+    """What all trackers share: each round goes to the store once."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run.resolve()
+        self._stored: set[int] = set()
+
+    def on_start(self, federation: Federation) -> None:
+        self._stored = self.open(federation)
+        for record in federation.history:
+            self.on_round(federation, record)
+
+    def on_round(self, federation: Federation, record: RoundRecord) -> None:
+        if record.round not in self._stored:
+            self.write(record.round, scalars(record))
+            self._stored.add(record.round)
+
+    def on_end(self, federation: Federation) -> None:
+        self.close()
+
+    def open(self, federation: Federation) -> set[int]:
+        """Open the store; the rounds that it holds."""
+        raise NotImplementedError
+
+    def write(self, round: int, values: dict[str, float]) -> None:
+        """Add one round."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the store: the run is over."""
+        raise NotImplementedError
+
+
+class TensorBoardTracker(Tracker):
+    """Writes to RUN/tensorboard; look at it with `tensorboard --logdir runs`."""
+
+    def open(self, federation: Federation) -> set[int]:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder = self.run / "tensorboard"
+        stored: set[int] = set()
+        if folder.is_dir():
+            found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+            if _EVERY_ROUND in found.Tags()["scalars"]:
+                stored = {event.step for event in found.Scalars(_EVERY_ROUND)}
+        self._writer: Any = SummaryWriter(str(folder))
+        if not stored:
+            self._writer.add_text("experiment", "    " + federation.experiment.to_toml().replace("\n", "\n    "))
+        return stored
+
+    def write(self, round: int, values: dict[str, float]) -> None:
+        # The number that says "this round is stored" goes last: a process killed in between writes the round again.
+        for name in sorted(values, key=lambda name: name == _EVERY_ROUND):
+            self._writer.add_scalar(name, values[name], round)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class MLflowTracker(Tracker):
+    """Writes to $MLFLOW_TRACKING_URI, else to mlflow.db (SQLite) beside the run directory."""
+
+    def open(self, federation: Federation) -> set[int]:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # a tool for private data does not phone home
+        os.environ.setdefault("DO_NOT_TRACK", "true")
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.run.parent / 'mlflow.db'}"
+        self._client: MlflowClient = MlflowClient(tracking_uri=uri)
+        experiment = self._experiment()
+        mark = f"{federation.experiment.fingerprint[:16]} {self.run}"
+        found = self._client.search_runs([experiment], f"tags.`{_MARK}` = '{_quoted(mark)}'", max_results=1)
+        if found:
+            self._id = found[0].info.run_id
+            self._client.update_run(self._id, status="RUNNING")
+            return {metric.step for metric in self._client.get_metric_history(self._id, _EVERY_ROUND)}
+        made = self._client.create_run(experiment, run_name=self.run.name, tags={_MARK: mark})
+        self._id = made.info.run_id
+        settings = flat(federation.experiment.model_dump(mode="json", exclude_none=True))
+        self._client.log_batch(self._id, params=[Param(name, str(value)[:500]) for name, value in settings.items()])
+        return set()
+
+    def _experiment(self) -> str:
+        found = self._client.get_experiment_by_name("fedl2g")
+        if found is not None:
+            return str(found.experiment_id)
+        artifacts = (self.run.parent / "mlflow-artifacts").as_uri()
+        return str(self._client.create_experiment("fedl2g", artifact_location=artifacts))
+
+    def write(self, round: int, values: dict[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        # One batch is one transaction: a round is stored whole or not at all.
+        metrics = [Metric(name, value, now, round) for name, value in values.items()]
+        self._client.log_batch(self._id, metrics=metrics)
+
+    def close(self) -> None:
+        self._client.set_terminated(self._id, "FINISHED")
+
+
+_EVERY_ROUND = "communication/up_mb"  # is written in every round, so it tells which rounds a store holds
+_TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoardTracker, "mlflow": MLflowTracker}
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "\\'")

@@ -1,0 +1,91 @@
+"""Trackers with the real libraries: every round once, also when a run was interrupted and went on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import fedl2g
+from fedl2g.errors import SettingError
+from fedl2g.federation import Federation, Observer
+from fedl2g.records import RoundRecord
+from fedl2g.tracking import trackers
+
+pytest.importorskip("tensorboard", reason="needs the extra `tracking`")
+pytest.importorskip("mlflow", reason="needs the extra `tracking`")
+
+
+class Crash(Observer):
+    """Ends the process's work abruptly in a round, as a crash would."""
+
+    def __init__(self, round: int) -> None:
+        self.round = round
+
+    def on_round(self, federation: Federation, record: RoundRecord) -> None:
+        if record.round == self.round:
+            raise KeyboardInterrupt
+
+
+def experiment(**settings: object) -> fedl2g.Experiment:
+    common = {"samples": 200, "clients": 3, "partition": "iid", "rounds": 6, "models": "small_cnn"}
+    method = {"name": "fedl2g-l", "warmup_rounds": 1}
+    return fedl2g.Experiment(**{**common, "method": method, "execution": {"checkpoint_every": 2}, **settings})
+
+
+def read_tensorboard(run: Path, name: str) -> list[tuple[int, float]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    return [(event.step, event.value) for event in found.Scalars(name)]
+
+
+def read_mlflow(run: Path, name: str) -> list[tuple[int, float]]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{run.parent / 'mlflow.db'}")
+    (found,) = client.search_runs([client.get_experiment_by_name("fedl2g").experiment_id])
+    assert found.info.status == "FINISHED"
+    assert found.data.params["method.name"] == "fedl2g-l"
+    return [(metric.step, metric.value) for metric in client.get_metric_history(found.info.run_id, name)]
+
+
+def test_a_resumed_run_continues_its_series_without_gaps_or_duplicates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):  # after round 5, which was tracked; the last checkpoint is of round 4
+        fedl2g.run(experiment(), run, [*trackers("tensorboard,mlflow", run), Crash(5)])
+    fedl2g.resume(run, trackers("tensorboard,mlflow", run))
+
+    history = {record.round: record for record in fedl2g_history(run)}
+    assert list(history) == [0, 1, 2, 3, 4, 5, 6]
+    for read in (read_tensorboard, read_mlflow):
+        accuracy = read(run, "accuracy/pooled")
+        assert Counter(step for step, _ in accuracy) == Counter(range(7)), read
+        for step, value in accuracy:
+            assert value == pytest.approx(history[step].accuracy.pooled)
+        assert [step for step, _ in sorted(read(run, "loss"))] == [2, 3, 4, 5, 6]  # round 1 is warm-up
+        assert dict(read(run, "communication/up_mb"))[6] == pytest.approx(history[6].up_bytes / 2**20)
+        assert len(read(run, "server/guide_step")) == 6
+
+
+def fedl2g_history(run: Path) -> list[RoundRecord]:
+    from fedl2g.runs.directory import RunDirectory
+
+    return RunDirectory.open(run).history()
+
+
+def test_points_that_never_reached_the_disk_are_added_on_resume(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        fedl2g.run(experiment(), run, [Crash(5)])  # not tracked at all so far
+    fedl2g.resume(run, trackers("tensorboard", run))
+    assert [step for step, _ in read_tensorboard(run, "accuracy/pooled")] == list(range(7))
+
+
+def test_an_unknown_tracker_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="Did you mean 'tensorboard'"):
+        trackers("tensorbord", tmp_path)
