@@ -3,6 +3,7 @@
 rounds    a round of each method / the bare loop that does the same steps in the same layout, one thread
 extra     what FedL2G adds to a client's round of local training
 guiding   the guiding step / double backward: time and peak memory, by architecture
+layout    a training step in contiguous / in channels_last memory, by architecture
 workers   throughput of two workers / of one
 naive     a naive engine / ours
 """
@@ -36,6 +37,7 @@ from fedl2g.federation import Federation, Observer
 from fedl2g.guidance import guiding_gradient
 from fedl2g.methods.registry import get_method
 from fedl2g.models import build_model
+from fedl2g.models.calibration import LAYOUTS, _stepper
 from fedl2g.records import RoundRecord
 
 RESULTS = Path(__file__).parent / "results"
@@ -45,7 +47,7 @@ TARGETS = dict.fromkeys(("local", "lg-fedavg", "feddistill", "fedproto"), "<= 1.
 )
 ARCHITECTURES = ("small_cnn", "small_googlenet", "small_mobilenet", "small_resnet", "cnn4", "resnet4", "resnet18")
 MORE_ARCHITECTURES = ("googlenet", "mobilenet_v2", "resnet34", "resnet50", "vit_b_32")
-SECTIONS = ("rounds", "extra", "guiding", "workers", "naive")
+SECTIONS = ("rounds", "extra", "guiding", "layout", "workers", "naive")
 
 
 class OneRound(Observer):
@@ -61,11 +63,15 @@ class Bench:
     def __init__(self, folder: Path, steps: int, repeats: int, models: str) -> None:
         self.folder, self.steps, self.repeats, self.models = folder, steps, repeats, models
         self.found: dict[str, list[dict[str, Any]]] = {}
+        self.file, self.about = RESULTS / "bench.json", machine()
 
     def say(self, section: str, result: Ratio, **more: Any) -> None:
         """Print a ratio and keep it for the JSON file."""
         print(result, flush=True)
         self.found.setdefault(section, []).append({**result.to_dict(), **more})
+        command = f"python benchmarks/bench.py {' '.join(sys.argv[1:])}".strip()
+        text = json.dumps({"command": command, "machine": self.about, "results": self.found[section]}, indent=1)
+        self.file.write_text(text + "\n", encoding="utf-8")
 
     def site(self, method: str, *, steps: int | None = None, clients: int = 4, **settings: Any) -> Site:
         """Clients with random 3 x 32 x 32 images, enough for `steps` batches each (and FedL2G's quiz)."""
@@ -133,6 +139,22 @@ class Bench:
             self.say("guiding", ratio("  A/A: double / double", times["again"], times["double"]))
             row = Ratio(f"{name}: peak memory / double backward's", share, share, share, 1, 0.0)
             self.say("guiding", row, megabytes={key: round(value / 2**20, 1) for key, value in memory.items()})
+
+    def layout(self, architectures: tuple[str, ...] = ARCHITECTURES) -> None:
+        """A training step in contiguous memory / in channels_last: above 1, channels_last is faster."""
+        for name in architectures:
+            with torch.random.fork_rng(devices=[]):
+                steps = {
+                    layout: _stepper(name, 10, (3, 32, 32), 10, LAYOUTS[layout.split()[0]])
+                    for layout in ("channels_last", "contiguous", "channels_last again")
+                }
+            count = max(1, round(0.05 / min(steps["contiguous"]() for _ in range(2))))
+            times = interleaved({key: repeated(step, count) for key, step in steps.items()}, self.repeats)
+            self.say(
+                "layout", ratio(f"{name}: contiguous / channels_last", times["contiguous"], times["channels_last"])
+            )
+            aa = ratio("  A/A: channels_last", times["channels_last again"], times["channels_last"])
+            self.say("layout", aa)
 
     def workers(self) -> None:
         """Rounds per second of two workers / of one, and of one / one."""
@@ -274,18 +296,16 @@ def main() -> None:
         bench = Bench(folder, options.steps, options.repeats, options.models)
         for section in options.sections or SECTIONS:
             about = machine()
+            name = section if options.models == "small" else f"{section}-{options.models.replace(',', '+')}"
+            bench.file, bench.about = options.out / f"{name}.json", about
             print(
                 f"\n{section} ({options.models}, {options.steps} steps a client, load {about['load'][0]})", flush=True
             )
-            if section == "guiding":
-                bench.guiding(ARCHITECTURES + MORE_ARCHITECTURES if options.all_architectures else ARCHITECTURES)
+            if section in ("guiding", "layout"):
+                wanted = ARCHITECTURES + MORE_ARCHITECTURES if options.all_architectures else ARCHITECTURES
+                getattr(bench, section)(wanted)
             else:
                 getattr(bench, section)()
-            name = section if options.models == "small" else f"{section}-{options.models.replace(',', '+')}"
-            command = f"python benchmarks/bench.py {' '.join(sys.argv[1:])}".strip()
-            result = {"command": command, "machine": about, "results": bench.found.get(section, [])}
-            (options.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-            bench.found.pop(section, None)
 
 
 if __name__ == "__main__":
