@@ -47,7 +47,8 @@ class Task:
         layout = self.layout(architecture)
         if layout is torch.preserve_format and all(p.dtype == self.dtype for p in model.parameters()):
             return model  # nothing to do, and finding that out takes `to` a fifth of the time of building a network
-        return model.to(self.dtype, memory_format=layout)
+        model = model.to(self.dtype)
+        return model if layout is torch.preserve_format else model.to(memory_format=layout)
 
     def layout(self, architecture: str) -> torch.memory_format:
         """The memory layout of an architecture's weights and images."""

@@ -302,7 +302,7 @@ def _waiter(device: torch.device) -> Callable[[], None] | None:
     if device.type in ("cpu", "meta"):
         return None
     module = torch.get_device_module(device)
-    return lambda: module.synchronize()  # type: ignore[no-any-return]
+    return lambda: module.synchronize()
 
 
 def client_file(directory: Path, client: int) -> Path:
