@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 from fedl2g.cli import app
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
+from fedl2g.federation import Federation, Observer
 from fedl2g.paper.catalog import paper_experiment
 from fedl2g.paper.study import Study, duration, estimate_seconds, run_cells
 from fedl2g.paper.tables import provenance, sheets
+from fedl2g.records import RoundRecord
 
 runner = CliRunner()
 
@@ -112,6 +114,42 @@ def test_a_diverged_or_impossible_cell_is_recorded_and_the_rest_goes_on(tmp_path
     assert entries["fedl2g-l", "cifar100"].remark.startswith("failed: ")
     assert entries["fedl2g-f", "cifar100"].best
     assert any("1 of 3 cells" in line for line in provenance(paper_experiment("aggregation"), study, found))
+
+
+def test_all_methods_run_at_scale_smoke_and_fill_their_columns(out: Path) -> None:
+    summary = json.loads(
+        fedl2g("paper", "run", "data", "--scale", "smoke", "--only", "cifar10", "--out", str(out), "--json")
+    )
+    assert summary["finished"] == summary["cells"] == 18
+    (sheet,) = sheets(paper_experiment("data"), Study.open(out, "smoke"))
+    assert len(sheet.entries) == 72
+    assert not [e for e in sheet.entries.values() if e.ours is None]  # at this scale all datasets are the digits
+    for column in sheet.columns:
+        column_entries = [e for e in sheet.entries.values() if e.column is column]
+        assert max(e.ours or 0 for e in column_entries) == next(e.ours for e in column_entries if e.best)
+
+
+def test_an_interrupted_cell_goes_on_where_it_was(tmp_path: Path) -> None:
+    class Stop(Observer):
+        def on_round(self, federation: Federation, record: RoundRecord) -> None:
+            if record.round == 1:
+                raise KeyboardInterrupt
+
+    study = Study.open(tmp_path, "smoke", settings={"execution.checkpoint_every": 1})
+    cells = study.cells(paper_experiment("aggregation"), 1, ["cifar100", "local,fedl2g-l"])
+    done = run_cells(study, cells, watch=lambda cell: [] if cell.method == "local" else [Stop()])
+    assert next(done).cell.method == "local"
+    with pytest.raises(KeyboardInterrupt):
+        next(done)
+    assert study.result(cells[1]) is None
+    assert study.run_of(cells[1]) is not None
+    (again,) = run_cells(study, cells)  # the finished one is not run again
+    assert again.cell == cells[1]
+    whole = Study.open(tmp_path / "whole", "smoke", settings={"execution.checkpoint_every": 1})
+    *_, straight = run_cells(whole, cells)
+    assert again.result is not None
+    assert straight.result is not None
+    assert again.result.last_accuracy == straight.result.last_accuracy
 
 
 def test_choices_of_one_folder_are_not_mixed(tmp_path: Path) -> None:

@@ -101,7 +101,8 @@ class Scale:
     @property
     def most_samples(self) -> int | None:
         """Images of a dataset that are used at most."""
-        return self.rules.get("most", {}).get("samples")
+        most: int | None = self.rules.get("most", {}).get("samples")
+        return most
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def sheets(experiment: PaperExperiment, study: Study, seeds: int | None = None) 
         blocks.setdefault(rows, []).append(column)
     result = []
     for methods, columns in blocks.items():
-        entries = {}
+        entries: dict[tuple[str, str], Entry] = {}
         for column in columns:
             found = {
                 m: _entry(experiment, m, column, planned.get((m, column.name), []), study, failures)

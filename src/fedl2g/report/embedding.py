@@ -53,7 +53,7 @@ def embed(run: Run) -> dict[str, Any] | None:
     except (FedL2GError, OSError, KeyError, RuntimeError, safetensors.SafetensorError):
         return None  # a checkpoint of another version or half deleted: the report is complete without this figure
     shown = _largest_classes(feature_of, MOST_CLASSES)
-    parts = {
+    parts: dict[str, tuple[torch.Tensor, list[Any]]] = {
         "guide": (sent["rows"], [(int(c), None) for c in sent["ids"]]),
         "mean": (means, mean_of),
         "feature": (features, feature_of),
@@ -100,7 +100,7 @@ def _client_vectors(
             vectors.append(half.model(x)[column])
             labels.append(y)
         all_vectors, all_labels = torch.cat(vectors), torch.cat(labels)
-        for label in all_labels.unique().tolist():
+        for label in sorted(set(all_labels.tolist())):
             means.append(all_vectors[all_labels == label].mean(0))
             mean_of.append((int(label), client))
         step = max(1, len(all_labels) * clients // MOST_FEATURES)

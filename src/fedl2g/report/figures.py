@@ -109,7 +109,7 @@ def _scatter(axes: Axes, label: str, value: Mapping[str, Any]) -> None:
 
     colours = mpl.colormaps["hsv"](np.linspace(0, 0.92, len(value["classes"])))
     tint = dict(zip(value["classes"], colours, strict=True))
-    looks = {
+    looks: dict[str, dict[str, Any]] = {
         "feature": {"s": 5, "alpha": 0.45, "linewidths": 0},
         "mean": {"s": 34, "facecolors": "none", "linewidths": 1.4},
         "guide": {"s": 130, "marker": "*", "edgecolors": "black", "linewidths": 0.7},
@@ -117,7 +117,7 @@ def _scatter(axes: Axes, label: str, value: Mapping[str, Any]) -> None:
     names = {"feature": "samples", "mean": "clients' class means", "guide": "the server's vectors"}
     for kind, look in looks.items():
         points = [p for p in value["points"] if p[2] == kind]
-        colour = {"edgecolors" if kind == "mean" else "c": [tint[p[3]] for p in points]}
+        colour: dict[str, Any] = {"edgecolors" if kind == "mean" else "c": [tint[p[3]] for p in points]}
         axes.scatter([p[0] for p in points], [p[1] for p in points], label=names[kind], **look, **colour)
     axes.set(title=f"{label} ({value['space']}, round {value['round']})", xticks=[], yticks=[])
     axes.legend(frameon=False, fontsize=7, loc="best")
