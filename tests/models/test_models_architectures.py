@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedl2g.errors import SettingError
-from fedl2g.models import SplitModel, build_model
-from fedl2g.models.build import _BUILDERS
+from fedl2g.models import SplitModel, architectures, build_model, small
 from fedl2g.models.catalog import ARCHITECTURES, GROUPS
 from fedl2g.models.split import FeaturePool
 
@@ -41,7 +40,7 @@ def parameters(module: nn.Module) -> int:
 
 
 def test_every_name_of_the_catalog_has_a_builder() -> None:
-    assert set(_BUILDERS) == set(ARCHITECTURES)
+    assert set(architectures.BUILDERS | small.BUILDERS) == set(ARCHITECTURES)
 
 
 @pytest.mark.parametrize("image_shape", [(3, 32, 32), (3, 64, 64), (1, 28, 28), (1, 28, 40)])

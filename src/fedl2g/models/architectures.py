@@ -12,10 +12,7 @@ from torchvision import models
 from torchvision.models.resnet import BasicBlock, ResNet
 
 from fedl2g.errors import SettingError
-from fedl2g.models.split import FeaturePool, SplitModel, replace_head
-
-ImageShape = tuple[int, int, int]
-Builder = Callable[[int, ImageShape, int], SplitModel]
+from fedl2g.models.split import Builder, FeaturePool, ImageShape, SplitModel, replace_head
 
 
 def cnn4(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fedl2g.errors import SettingError
-from fedl2g.models import architectures, small
+from fedl2g.models import small
 from fedl2g.models.catalog import is_factory, parse_factory, resolve_models
-from fedl2g.models.split import SplitModel, split_model
-
-_BUILDERS = architectures.BUILDERS | small.BUILDERS
+from fedl2g.models.split import Builder, SplitModel, split_model
 
 
 def build_model(name: str, *, classes: int, image_shape: tuple[int, int, int], feature_dim: int = 512) -> SplitModel:
@@ -30,7 +28,15 @@ def build_model(name: str, *, classes: int, image_shape: tuple[int, int, int], f
     resolved = resolve_models(name)
     if resolved != (name,):
         raise SettingError(f"{name!r} names {len(resolved)} models; build them one by one: {', '.join(resolved)}.")
-    return _BUILDERS[name](classes, image_shape, feature_dim)
+    return _builder(name)(classes, image_shape, feature_dim)
+
+
+def _builder(name: str) -> Builder:
+    if name in small.BUILDERS:
+        return small.BUILDERS[name]
+    from fedl2g.models import architectures  # torchvision: as long to import as torch, and only the large ones need it
+
+    return architectures.BUILDERS[name]
 
 
 def _build_with_factory(name: str, classes: int, image_shape: tuple[int, int, int], feature_dim: int) -> SplitModel:

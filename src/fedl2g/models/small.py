@@ -7,15 +7,10 @@ depthwise convolutions, and residual blocks; all but the CNN use BatchNorm.
 
 from __future__ import annotations
 
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torchvision.models.googlenet import BasicConv2d, Inception
-from torchvision.models.mobilenetv2 import InvertedResidual
-from torchvision.models.resnet import BasicBlock
-from torchvision.ops.misc import Conv2dNormActivation
+from torch import nn
 
-from fedl2g.models.architectures import Builder, ImageShape
-from fedl2g.models.split import FeaturePool, SplitModel
+from fedl2g.models.blocks import BasicBlock, ConvNorm, ConvNormAct, Inception, InvertedResidual, ThinnedShortcut
+from fedl2g.models.split import Builder, FeaturePool, ImageShape, SplitModel
 
 
 def small_cnn(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
@@ -36,7 +31,7 @@ def small_cnn(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitM
 def small_googlenet(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
     """One inception block behind a strided stem, then dropout."""
     extractor = nn.Sequential(
-        BasicConv2d(image_shape[0], 16, kernel_size=3, stride=2, padding=1),
+        ConvNorm(image_shape[0], 16, kernel_size=3, stride=2, padding=1),
         nn.MaxPool2d(3, stride=2, padding=1),
         Inception(16, 32, 16, 64, 8, 16, 16),
         nn.AdaptiveAvgPool2d(2),
@@ -50,7 +45,7 @@ def small_googlenet(classes: int, image_shape: ImageShape, feature_dim: int) -> 
 def small_mobilenet(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
     """Two inverted residuals with depthwise convolutions behind a strided stem, then dropout."""
     extractor = nn.Sequential(
-        Conv2dNormActivation(image_shape[0], 16, stride=2, activation_layer=nn.ReLU6),
+        ConvNormAct(image_shape[0], 16, stride=2, activation=nn.ReLU6),
         InvertedResidual(16, 24, stride=2, expand_ratio=1),
         InvertedResidual(24, 64, stride=2, expand_ratio=3),
         nn.AdaptiveAvgPool2d(2),
@@ -64,26 +59,15 @@ def small_mobilenet(classes: int, image_shape: ImageShape, feature_dim: int) -> 
 def small_resnet(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
     """Two residual blocks behind a strided stem."""
     extractor = nn.Sequential(
-        Conv2dNormActivation(image_shape[0], 16, stride=2),
+        ConvNormAct(image_shape[0], 16, stride=2),
         nn.MaxPool2d(3, stride=2, padding=1),
         BasicBlock(16, 16),
-        BasicBlock(16, 32, stride=2, downsample=_ThinnedShortcut(added_channels=16)),
+        BasicBlock(16, 32, stride=2, downsample=ThinnedShortcut(added_channels=16)),
         nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),
         FeaturePool(feature_dim),
     )
     return SplitModel(extractor, nn.Linear(feature_dim, classes))
-
-
-class _ThinnedShortcut(nn.Module):
-    """The shortcut without parameters of the original Cifar ResNets: every second pixel, new channels zero."""
-
-    def __init__(self, added_channels: int) -> None:
-        super().__init__()
-        self.added_channels = added_channels
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.added_channels))
 
 
 BUILDERS: dict[str, Builder] = {

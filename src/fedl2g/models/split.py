@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 from fedl2g.errors import SettingError
 
 HEAD_ATTRIBUTES = ("fc", "classifier", "head", "heads")
+ImageShape = tuple[int, int, int]
 
 
 class SplitModel(nn.Module):
@@ -30,6 +32,10 @@ class SplitModel(nn.Module):
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return cast(tuple[Tensor, Tensor], super().__call__(x))
+
+
+Builder = Callable[[int, ImageShape, int], SplitModel]
+"""Makes a network from classes, image shape and width of the features."""
 
 
 class FeaturePool(nn.Module):
