@@ -19,7 +19,8 @@ from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
 from fedl2g.privacy.accounting import epsilon_spent, solve_noise_multiplier
 from fedl2g.privacy.mechanism import KEY_VARIABLE, Protection, sparse
-from fedl2g.privacy.settings import Privacy
+from fedl2g.privacy.noise import add_noise
+from fedl2g.privacy.settings import Noise, Privacy
 from fedl2g.rng import torch_stream
 from fedl2g.runs.directory import RunDirectory
 
@@ -160,6 +161,10 @@ def test_dense_uploads_hide_no_row_and_change_no_number() -> None:
     assert sent["ids"].tolist() == [0, 1, 2]
     assert sent["present"].tolist() == [1, 0, 1]
     assert all(torch.equal(sparse(sent)[name], SENT[name]) for name in SENT)
+    assert all(torch.equal(protection.protect(sent, {}, CLASSES, 0, 1)[name], sent[name]) for name in sent)
+    noisy = add_noise(sent, Noise(std=0.01), 0, 0, 1)
+    assert noisy["rows"][1].abs().min() > 0  # the row of an absent class is hidden among the others,
+    assert sparse(noisy)["ids"].tolist() == [0, 2]  # and is still known to be absent, as long as the noise is small
     server = _server("fedproto", protection)
     wide = {"ids": torch.tensor([1]), "rows": torch.ones(1, 8)}
     with pytest.raises(PayloadError):

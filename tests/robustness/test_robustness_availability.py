@@ -20,6 +20,7 @@ from fedl2g.methods.base import Reply, Report
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
 from fedl2g.records import RoundRecord
+from fedl2g.report.page import write_report
 from fedl2g.report.presence import _KINDS, draw_presence, presence
 from fedl2g.robustness.availability import AWAY, BUSY, DROPPED, LATE, LOST, NOT_JOINED, Schedule
 from fedl2g.robustness.settings import Availability
@@ -219,6 +220,8 @@ def test_a_model_moves_exactly_as_the_setting_says(tmp_path: Path) -> None:
     saved = {}
     for when in ("dropout_before", "dropout_after"):
         fedl2g.run(Experiment(**tiny, availability={when: 1.0}), tmp_path / when)
+        page = write_report([tmp_path / when], tmp_path / f"{when}.html", tsne=False).read_text()
+        assert page.count('alt="Who was there when"') == 1
         saved[when] = sorted(p.name for p in (tmp_path / when / "checkpoints" / "round-000001").glob("client-*"))
     assert saved["dropout_before"] == []  # a client that never trained has no state of its own
     assert saved["dropout_after"] == ["client-000000.safetensors", "client-000001.safetensors"]
@@ -243,4 +246,5 @@ def test_the_picture_tells_who_was_there(tmp_path: Path) -> None:
         ["late or still busy", "late reply used", "not asked"],
         ["not asked", "not joined yet", "upload lost after training"],
     ]
-    assert draw_presence(history, 4, tmp_path / "figures" / "presence.png").stat().st_size > 1000
+    draw_presence(history, 4, tmp_path / "figures" / "presence.png")
+    assert (tmp_path / "figures" / "presence.png").stat().st_size > 1000

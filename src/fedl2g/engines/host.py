@@ -187,6 +187,8 @@ class Host:
             self._evaluations.pop(client, None)
         report = Report(len(half.client.train_set), log.steps, log.cross_entropy, seconds, watch.take())
         upload = {name: t.detach().cpu().contiguous() for name, t in upload.items()}
+        if self.task.protection is not None:  # first: noise must fall on the rows of absent classes too
+            upload = self.task.protection.densified(upload, self.task.classes)
         upload = add_noise(upload, self.site.experiment.noise, self.task.seed, client, round)
         if self.task.protection is not None:
             upload = self.task.protection.protect(upload, payload, self.task.classes, client, round)

@@ -99,7 +99,7 @@ class Protection:
         if not upload:
             return upload
         start = {} if "ids" in upload else received
-        sent = self._densified(upload, classes) if "ids" in upload and self.dense else dict(upload)
+        sent = self.densified(upload, classes)
         if not self.on:
             return sent
         vector = self._clipped(self._vector(sent, start))
@@ -162,7 +162,11 @@ class Protection:
         generator = rng.torch_stream(self.seed, _keyed(purpose), *ids)
         return self._std * torch.randn(like.shape, generator=generator, dtype=torch.float64)
 
-    def _densified(self, upload: Payload, classes: int) -> Payload:
+    def densified(self, upload: Payload, classes: int) -> Payload:
+        """Class vectors with a row for every class, if that is asked for and has not been done; others as they are."""
+        done = "present" in upload or ("ids" in upload and len(upload["ids"]) == classes and not self.counted)
+        if not self.dense or "ids" not in upload or done:
+            return dict(upload)
         ids, rows = upload["ids"], upload["rows"]
         dense = rows.new_zeros(classes, rows.shape[1])
         dense[ids] = rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import io
 import json
 import re
 import statistics
@@ -34,6 +35,7 @@ from fedl2g.report.collect import (
 )
 
 MOST_EMBEDDINGS = 4
+MOST_PRESENCE = 12  # pictures of who was there when
 ABSENT = "\N{EN DASH}"
 Progress = Callable[[str, int, int | None], None]
 
@@ -81,6 +83,7 @@ def collect_report(
         "environments": _environments(runs),
         "partitions": _partitions(runs, progress),
         "embeddings": _embeddings(groups, progress) if tsne else [],
+        "presence": _presence(groups),
     }
 
 
@@ -195,6 +198,30 @@ def _embeddings(groups: Sequence[Group], progress: Progress) -> list[dict[str, A
     return result
 
 
+def _presence(groups: Sequence[Group]) -> list[dict[str, str]]:
+    """Pictures of who was there when, of the first run of each group in which somebody was not."""
+    from fedl2g.report.presence import draw_presence
+
+    pictures: list[dict[str, str]] = []
+    for group in groups:
+        history = group.runs[0].directory.history()
+        if len(pictures) < MOST_PRESENCE and any(record.away or record.missing for record in history):
+            picture = io.BytesIO()
+            draw_presence(history, int(group.runs[0].settings["clients"]), picture)
+            pictures.append({"label": group.label, "png": base64.b64encode(picture.getvalue()).decode()})
+    return pictures
+
+
+def _pictures(pictures: Sequence[dict[str, str]]) -> str:
+    """The pictures of who was there when as a section of the page; nothing where everybody always was."""
+    shown = "".join(
+        f"<figure><figcaption>{html.escape(p['label'])}</figcaption>"
+        f'<img alt="Who was there when" style="max-width:100%" src="data:image/png;base64,{p["png"]}"></figure>'
+        for p in pictures
+    )
+    return f'<section id="presence"><h2>Who was there when</h2>{shown}</section>' if shown else ""
+
+
 def render(content: dict[str, Any]) -> str:
     """The page. Names come from run directories and are treated as foreign text: escaped, never as markup or code."""
     source = files("fedl2g.report") / "assets"
@@ -205,7 +232,8 @@ def render(content: dict[str, Any]) -> str:
         "@HASH@": allowed,
         "@STYLE@": style,
         "@TABLE@": _table(content),
-        "@DATA@": embed_json(content),
+        "@PRESENCE@": _pictures(content.get("presence", [])),
+        "@DATA@": embed_json({name: values for name, values in content.items() if name != "presence"}),
         "@SCRIPT@": script,
     }
     # In one pass, so that what is put in is never searched for further marks.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 from fedl2g.records import RoundRecord
@@ -43,8 +44,8 @@ def _kind(record: RoundRecord, client: int) -> int:
     return _NUMBER["replied"] if client in record.participants else _NUMBER["not asked"]
 
 
-def draw_presence(history: Sequence[RoundRecord], clients: int, target: Path) -> Path:
-    """Draw who was there when."""
+def draw_presence(history: Sequence[RoundRecord], clients: int, target: Path | BytesIO) -> Path | BytesIO:
+    """Draw who was there when, to a file or into memory (as PNG)."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -69,6 +70,7 @@ def draw_presence(history: Sequence[RoundRecord], clients: int, target: Path) ->
         ncols=4,
         fontsize="small",
     )
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(target, Path):
+        target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=150)
     return target
