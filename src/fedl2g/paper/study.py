@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
     from fedl2g.federation import Observer
 
-DEFAULT_FOLDER = Path("runs") / "paper"
+_FAILURES = threading.Lock()  # several cells may run at a time, and fail
 _log = logging.getLogger(__name__)
 
 
@@ -115,13 +116,14 @@ class Study:
 
     def note_failure(self, cell: Cell, reason: str | None) -> None:
         """Remember, or forget, why a cell could not be run."""
-        known = self.failures()
-        if reason is None and cell.folder not in known:
-            return
-        known.pop(cell.folder, None)
-        if reason is not None:
-            known[cell.folder] = reason
-        write_atomically(self.folder / "failures.json", json.dumps(known, indent=2))
+        with _FAILURES:
+            known = self.failures()
+            if reason is None and cell.folder not in known:
+                return
+            known.pop(cell.folder, None)
+            if reason is not None:
+                known[cell.folder] = reason
+            write_atomically(self.folder / "failures.json", json.dumps(known, indent=2))
 
 
 def images_in(dataset: str) -> int:
