@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fedl2g
+from fedl2g.client import Task
 from fedl2g.engines.base import Evaluation
 from fedl2g.engines.host import Host
 from fedl2g.errors import Diverged
@@ -86,7 +87,8 @@ def federation_of(
     **settings: Any,
 ) -> Federation:
     experiment = Experiment(**{"method": "local", "clients": 4, "rounds": 3, **settings})
-    return Federation(experiment, Sum(experiment.method, None), Script(answer, correct), observers)  # type: ignore[arg-type]
+    server = Sum(experiment.method, Task(3, (1, 8, 8), experiment.seed, experiment.rounds, "small_cnn"))
+    return Federation(experiment, server, Script(answer, correct), observers)
 
 
 def test_a_round_is_recorded() -> None:

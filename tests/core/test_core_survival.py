@@ -138,7 +138,7 @@ def test_killed_at_every_kind_of_file_operation(tiny: Tiny, outcome: Outcome, tm
         rounds.append(len(RunDirectory(out).history()) if (out / "run.json").exists() else -1)
     assert killed >= 10
     assert rounds[0] == -1  # already while the run directory was made
-    assert {1, 2, 3} <= set(rounds)
+    assert len({number for number in rounds if number > 0}) >= 3  # in several rounds
     assert outcome(out) == outcome(tmp_path / "whole")
     assert not list(out.glob("checkpoints/.partial*"))
 

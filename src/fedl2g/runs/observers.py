@@ -20,9 +20,9 @@ class MetricsWriter(Observer):
         self.run = run
 
     def on_start(self, federation: Federation) -> None:
-        written = {record.round for record in self.run.history()}
+        written = {record.round: record for record in self.run.history()}
         for record in federation.history:
-            if record.round not in written:  # the metrics file was lost or damaged; the checkpoint knows
+            if written.get(record.round) != record:  # the metrics file was lost or damaged; the checkpoint knows
                 self.run.append(record)
 
     def on_round(self, federation: Federation, record: RoundRecord) -> None:
