@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check format lint types bench wheel clean
+.PHONY: demo test test-deployment check format lint types bench wheel clean
 
 demo: $(INSTALLED)
 	$(BIN)/fedl2g compare --methods local,fedl2g-l,fedl2g-f --dataset digits --clients 20 --partition dirichlet:0.1 \
@@ -12,7 +12,11 @@ demo: $(INSTALLED)
 	@echo "Look at runs/demo/curves.png, or at one run: $(BIN)/fedl2g show runs/demo/fedl2g-f-s0"
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Real SuperLink and SuperNodes with TLS and authentication: minutes of process starts, so not part of `test`.
+test-deployment: $(INSTALLED)
+	$(BIN)/python -m pytest -m deployment tests/flower
 
 check: $(INSTALLED) format lint types test
 

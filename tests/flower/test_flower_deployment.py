@@ -11,6 +11,7 @@ from private_network import run_script
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
 
+@pytest.mark.deployment
 def test_the_tutorial_runs_and_equals_the_inline_run(tmp_path: Path) -> None:
     done = run_script(Path(__file__).parent / "run_tutorial.py", str(tmp_path), timeout=560, cwd=tmp_path)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
