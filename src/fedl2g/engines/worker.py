@@ -43,6 +43,8 @@ def main() -> None:
             except Exception:
                 wire.send(connection, {"error": "FedL2GError", "message": traceback.format_exc()})
     except (EOFError, OSError):
+        if host is not None:
+            host.close()
         sys.exit(0)
 
 
