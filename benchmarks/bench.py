@@ -165,12 +165,25 @@ class Bench:
             for name in ("1", "2", "1 again")
         }
         print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, niceness {os.nice(0)}")
+        busiest: dict[str, list[float]] = {name: [] for name in engines}
+
+        def noted(name: str) -> Callable[[], None]:
+            play, pids = rounds_of(engines[name]), [w.process.pid for w in engines[name].engine._workers]
+
+            def noting() -> None:
+                before = [cpu_seconds(pid) for pid in pids]
+                play()
+                busiest[name].append(max(cpu_seconds(pid) - b for pid, b in zip(pids, before, strict=True)))
+
+            return noting
+
         try:
-            subjects = {name: rounds_of(federation) for name, federation in engines.items()}
-            times = interleaved(subjects, self.repeats, time.perf_counter)
+            times = interleaved({name: noted(name) for name in engines}, self.repeats, time.perf_counter)
         finally:
             for federation in engines.values():
                 federation.engine.close()
+        bound = ratio("CPU time of 1 worker / of the busier of 2", busiest["1"][1:], busiest["2"][1:])
+        self.say("workers", bound)  # what the throughput would be with two cores free, but for the waiting
         self.say("workers", ratio("throughput of 2 workers / of 1", times["1"], times["2"], ">= 1.5"))
         self.say("workers", ratio("  A/A: 1 worker / 1 worker", times["1 again"], times["1"]))
 
@@ -227,6 +240,12 @@ def trainings_of(federation: Federation) -> Callable[[], None]:
             pass
 
     return play
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU seconds that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def repeated(call: Callable[[], object], times: int) -> Callable[[], None]:
