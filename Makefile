@@ -41,5 +41,5 @@ clean:
 # A change of the dependencies installs again; otherwise this is done once.
 $(INSTALLED): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable ".[dev]"
 	touch $@
