@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class Task:
     feature_dim: int = 512
     dtype: torch.dtype = torch.float32
     channels_last: frozenset[str] = frozenset()  # the architectures that compute in this memory layout
-    aggregation: Aggregation = Aggregation()  # how the server combines what many clients sent
+    aggregation: Aggregation = field(default_factory=Aggregation)  # how the server combines what many clients sent
     protection: Protection | None = None  # what is done to uploads for privacy
 
     def build(self, architecture: str, purpose: str, *ids: int, feature_dim: int | None = None) -> SplitModel:
