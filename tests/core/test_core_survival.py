@@ -39,7 +39,17 @@ Outcome = Callable[[Path], dict[str, Any]]
 
 # Processes forked from a server that has torch loaded start at once, and have nothing else of this one.
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["fedl2g.runs.runner", "fedl2g.models.build", "fedl2g.methods.fedl2g"])
+FORKS.set_forkserver_preload(
+    [
+        "fedl2g.runs.runner",
+        "fedl2g.methods.fedl2g",
+        "fedl2g.models.build",
+        "fedl2g.models.small",
+        "fedl2g.models.architectures",
+        "fedl2g.engines.inline",
+        "fedl2g.engines.workers",
+    ]
+)
 
 
 @pytest.fixture(scope="module")
