@@ -320,7 +320,11 @@ class TestNpz:
         with pytest.raises(DataError, match=words):
             self.load(tmp_path, **arrays)
 
-    @pytest.mark.parametrize("data", [b"", b"nothing", gzip.compress(b"x"), b"PK\x03\x04" + b"0" * 40])
+    @pytest.mark.parametrize(
+        "data",
+        [b"", b"nothing", gzip.compress(b"x"), b"PK\x03\x04" + b"0" * 40],
+        ids=["empty", "text", "gzip", "broken zip"],
+    )
     def test_a_file_that_is_no_npz_is_named(self, tmp_path: Path, data: bytes) -> None:
         (tmp_path / "mine.npz").write_bytes(data)
         with pytest.raises(DataError, match=r"mine\.npz cannot be read"):
