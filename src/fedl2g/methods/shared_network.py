@@ -7,9 +7,10 @@ depends on what it received and on nothing older.
 
 from __future__ import annotations
 
+import copy
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedl2g.client import Client, Task
 from fedl2g.errors import SettingError
@@ -93,6 +94,10 @@ class SharedHeadClient(ClientHalf[OptionsT]):
     def __init__(self, options: OptionsT, client: Client) -> None:
         super().__init__(options, client)
         self.shared = SharedNetwork(self.model.head)
+        # Predictions have a head of their own: what a client is after its last training must not depend on when it
+        # was evaluated, or saved.
+        self.global_head = copy.deepcopy(self.model.head)
+        self.received = SharedNetwork(self.global_head)
 
     def expected(self) -> Specification:
         return self.shared.expected
@@ -108,4 +113,9 @@ class SharedHeadClient(ClientHalf[OptionsT]):
         super().check(payload)
 
     def receive(self, payload: Payload) -> None:
-        self.shared.load(payload)  # the own head is not missed: each round's training starts from the server's
+        self.received.load(payload)
+        self.global_head.eval()
+
+    def predict(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.global_head(self.model.extractor(x))
+        return logits
