@@ -77,7 +77,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 def main() -> NoReturn:
     """Run the command; a FedL2GError is one sentence on stderr and its exit code."""
     logging.basicConfig(format="fedl2g: %(message)s", level=logging.WARNING, stream=sys.stderr)
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")  # torchvision's use of torch.jit
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")  # its own use of torch.jit in the JVP
     sys.path.append(os.getcwd())  # so that "my_models:network" is found where the user stands
     try:
         code = app(standalone_mode=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
+import warnings
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,6 +24,7 @@ from fedl2g.plugins import load_plugin
 
 def main() -> None:
     """Serve the connection whose file descriptor is the first argument until the other side is gone."""
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")  # its own use of torch.jit in the JVP
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     torch.set_num_threads(1)
     connection = Connection(int(sys.argv[1]))
