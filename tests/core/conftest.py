@@ -1,9 +1,8 @@
-"""Shared by the core's tests: caches of their own, tiny experiments, and what two runs must agree in."""
+"""Shared by the core's tests: tiny experiments, and what two runs must agree in."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,26 +32,6 @@ TINY: dict[str, Any] = {
     "rounds": 4,
     "execution": {"checkpoint_every": 1},
 }
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Datasets and step times go to a folder of the session, which the processes of pytest-xdist share."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "fedl2g-caches"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDL2G_DATA", str(folder / "datasets"))
-        patch.setenv("FEDL2G_CACHE", str(folder))
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tests share few cores, and a forked process must not inherit a thread pool."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def make_tiny(**overrides: Any) -> Experiment:

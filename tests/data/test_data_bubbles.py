@@ -41,6 +41,7 @@ def test_one_client_with_equal_counts_can_be_drawn(tmp_path: Path) -> None:
     labels = np.repeat(np.arange(2), 10)
     partition = make_partition("iid", labels, None, clients=1, classes=2, seed=0)
     draw_bubbles(partition, labels, 2, tmp_path / "one.png")
+    assert (tmp_path / "one.png").stat().st_size > 2000
 
 
 def test_other_formats_are_refused(tmp_path: Path) -> None:

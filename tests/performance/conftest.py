@@ -1,13 +1,10 @@
-"""Shared by the tests of speed and scale: caches of their own, one thread, tiny federations."""
+"""Shared by the tests of speed and scale: tiny federations."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.host import Site
@@ -23,24 +20,6 @@ TINY: dict[str, Any] = {
     "participation": 0.6,
     "rounds": 3,
 }
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "fedl2g-caches"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDL2G_DATA", str(folder / "datasets"))
-        patch.setenv("FEDL2G_CACHE", str(folder))
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

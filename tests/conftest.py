@@ -1,4 +1,4 @@
-"""Caches of their own for the tests of privacy, and one thread."""
+"""Shared by all tests: caches of their own, and one thread."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Datasets and step times go to a folder of the session, which the processes of pytest-xdist share."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "fedl2g-caches"
     with pytest.MonkeyPatch.context() as patch:
@@ -21,6 +22,7 @@ def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
+    """Tests share few cores, and a forked process must not inherit a thread pool."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
