@@ -120,6 +120,23 @@ def test_small_shortens_warmup_and_keeps_zero_and_one() -> None:
     assert {c.settings["models"] for c in cells} == {"small"}
 
 
+def test_small_has_the_rounds_its_summary_says() -> None:
+    small = scale("small")
+    cells = plan(paper_experiment("data"), small, 1)
+    assert {c.settings["rounds"] for c in cells} == {40}
+    assert "40 rounds" in small.summary
+
+
+def test_small_trains_as_many_epochs_in_every_cell_of_the_epochs_table() -> None:
+    cells = plan(paper_experiment("epochs"), scale("small"), 1)
+    trained = {
+        (c.settings["rounds"] - c.settings.get("method.warmup_rounds", 0)) * c.settings["local_epochs"] for c in cells
+    }
+    assert trained == {40}
+    assert {c.settings["method.warmup_rounds"] for c in cells if c.method.startswith("fedl2g")} == {10}
+    assert "40 epochs" in paper_experiment("epochs").notes[0]
+
+
 def test_only_names_methods_and_columns() -> None:
     data = paper_experiment("data")
     assert select(data, ["fedl2g-f,cifar10"]) == ({"fedl2g-f"}, {"pathological/cifar10", "dirichlet/cifar10"})

@@ -84,10 +84,12 @@ class Scale:
         # The method first: naming it later would put its options back to their defaults.
         settings: dict[str, Any] = {"method": method, **defaults, **column.settings}
         own = dict(getattr(column, self.name, {}) or {})
-        factor = own.pop("warmup_factor", self.rules.get("warmup_factor"))
+        factor = self.rules.get("warmup_factor")
         if factor is not None and "method.warmup_rounds" in settings:
             rounds = int(settings["method.warmup_rounds"])
             settings["method.warmup_rounds"] = max(round(rounds * factor), 1) if rounds else 0
+        if own.pop("warmup_on_top", False):
+            own["rounds"] += settings.get("method.warmup_rounds", 0)
         settings |= self.rules.get("set", {})
         for name, most in self.rules.get("most", {}).items():
             if name != "samples" and name in settings:
