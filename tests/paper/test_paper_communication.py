@@ -12,10 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import fedl2g
+from fedl2g.client import Task
 from fedl2g.data import make_partition
+from fedl2g.methods.low_rank import compress
+from fedl2g.methods.shared_network import SharedNetwork
 from fedl2g.paper.catalog import paper_experiment
+from fedl2g.payload import nbytes
 
 CLIENTS, CLASSES = 20, 100
 
@@ -86,3 +91,21 @@ def test_fedmrl_sends_a_smaller_auxiliary_model_than_the_paper_says(
     up, down = measured(settings, "fedmrl", tmp_path / "run")
     assert up == down == pytest.approx(67.6, rel=0.005)
     assert up < 0.97 * printed("fedmrl")[0]
+
+
+def test_fedkd_starts_with_nearly_the_whole_model_and_meets_the_paper_at_rank_341(
+    settings: dict[str, object], tmp_path: Path
+) -> None:
+    whole = measured(settings, "fml", tmp_path / "fml")[0]
+    up, down = measured(settings, "fedkd", tmp_path / "fedkd")
+    assert 0.99 * whole < up <= whole
+    assert 0.99 * whole < down <= whole
+
+    auxiliary = Task(CLASSES, (3, 32, 32), seed=1, rounds=1000, auxiliary="cnn4").build_auxiliary()
+    weights = SharedNetwork(auxiliary).pack()
+    largest = max(weights, key=lambda name: weights[name].numel())
+    u, s, v = torch.linalg.svd(weights[largest], full_matrices=False)
+    s = torch.where(torch.arange(len(s)) < 341, 1.0, 0.0)  # all the energy in 341 directions, evenly
+    weights[largest] = u * s @ v
+    assert weights[largest].shape == (512, 1600)
+    assert CLIENTS * nbytes(compress(weights, 0.999)) / 2**20 == pytest.approx(printed("fedkd")[0], rel=0.03)

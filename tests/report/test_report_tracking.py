@@ -6,8 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import fedl2g
+from fedl2g.cli import app
 from fedl2g.errors import SettingError
 from fedl2g.federation import Federation, Observer
 from fedl2g.records import RoundRecord
@@ -89,3 +91,22 @@ def test_points_that_never_reached_the_disk_are_added_on_resume(tmp_path: Path) 
 def test_an_unknown_tracker_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="Did you mean 'tensorboard'"):
         trackers("tensorbord", tmp_path)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_papers_cells_are_tracked(jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDL2G_TRACK", "")  # the command sets it for other processes: put it back afterwards
+    arguments = ["paper", "run", "quiz_size", "--scale", "smoke", "--only", "fedl2g-l,10", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, [*arguments, "--track", "tensorboard,mlflow", "--jobs", str(jobs), "--quiet"])
+    assert result.exit_code == 0, result.output
+    (cell,) = (tmp_path / "smoke" / "cells").glob("fedl2g-l-*")
+    for read in (read_tensorboard, read_mlflow):
+        assert [step for step, _ in read(cell, "accuracy/pooled")] == [0, 1, 2]
+
+
+def test_a_wrong_tracker_is_said_before_any_cell_of_the_paper_is_run(tmp_path: Path) -> None:
+    arguments = ["paper", "run", "quiz_size", "--scale", "smoke", "--out", str(tmp_path), "--track", "mlflo"]
+    error = CliRunner().invoke(app, arguments).exception
+    assert isinstance(error, SettingError)
+    assert "Did you mean 'mlflow'" in str(error)
+    assert not list(tmp_path.iterdir())

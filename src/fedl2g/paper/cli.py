@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,9 @@ import typer
 from fedl2g.errors import SettingError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedl2g.federation import Observer
     from fedl2g.paper.catalog import Cell, PaperExperiment
     from fedl2g.paper.study import Study
 
@@ -70,6 +74,10 @@ def run_experiment(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Lay a setting over every cell.")
     ] = None,
     out: Folder = Path("runs/paper"),
+    track: Annotated[
+        str | None,
+        typer.Option(envvar="FEDL2G_TRACK", show_envvar=False, help="Also write to trackers: tensorboard,mlflow."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask, however long it will take.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and the time estimate only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")] = False,
@@ -90,7 +98,12 @@ def run_experiment(
         _print(f"nothing to train; draw the distributions with `fedl2g paper show {name} --scale {scale} --out {out}`")
         return
     cells = study.cells(experiment, seeds, only or ())
-    outcomes = _run_cells(study, experiment, cells, jobs, yes=yes, dry_run=dry_run, quiet=quiet or as_json)
+    if track:
+        from fedl2g.tracking import trackers
+
+        trackers(track, study.folder)  # a wrong name is said once and now, not of every cell
+        os.environ["FEDL2G_TRACK"] = track  # for cells in processes of their own
+    outcomes = _run_cells(study, experiment, cells, jobs, track=track, yes=yes, dry_run=dry_run, quiet=quiet or as_json)
     if as_json:
         _print(json.dumps(outcomes))
     elif not dry_run:
@@ -101,7 +114,15 @@ def run_experiment(
 
 
 def _run_cells(
-    study: Study, experiment: PaperExperiment, cells: list[Cell], jobs: int, *, yes: bool, dry_run: bool, quiet: bool
+    study: Study,
+    experiment: PaperExperiment,
+    cells: list[Cell],
+    jobs: int,
+    *,
+    track: str | None,
+    yes: bool,
+    dry_run: bool,
+    quiet: bool,
 ) -> dict[str, Any]:
     from fedl2g.paper.study import Pace, duration, estimate_seconds, run_cells
     from fedl2g.progress import progress_console
@@ -129,10 +150,9 @@ def _run_cells(
         if total > ASK_ABOVE_SECONDS and not yes and _on_a_terminal():
             typer.confirm(f"This can take {duration(total)}. Start?", abort=True)
         pace = Pace(estimates, jobs)
-        with _watching(console if not quiet else None) as watch:
-            titles = {cell.folder: f"[{n}/{len(waiting)}] {_title(cell)}" for n, cell in enumerate(waiting.values(), 1)}
-            observers = (lambda cell: watch(titles[cell.folder])) if watch else None
-            for number, outcome in enumerate(run_cells(study, waiting.values(), jobs=jobs, watch=observers), 1):
+        titles = {cell.folder: f"[{n}/{len(waiting)}] {_title(cell)}" for n, cell in enumerate(waiting.values(), 1)}
+        with _watching(study, titles, None if quiet else console, track) as watch:
+            for number, outcome in enumerate(run_cells(study, waiting.values(), jobs=jobs, watch=watch), 1):
                 left = pace.finish(outcome.cell)
                 more = f"; about {duration(left)} left" if number < len(waiting) else ""
                 line = f"[{number}/{len(waiting)}] {_title(outcome.cell)}: {_outcome(outcome)}{more}"
@@ -165,17 +185,21 @@ def _outcome(outcome: Any) -> str:
 
 
 @contextlib.contextmanager
-def _watching(console: Any) -> Iterator[Any]:
-    if console is None:
-        yield None
-        return
+def _watching(
+    study: Study, titles: dict[str, str], console: Console | None, track: str | None
+) -> Iterator[Callable[[Cell], list[Observer]]]:
+    """What follows a cell: its progress, unless quiet, and the trackers."""
     from fedl2g.progress import RoundProgress
+    from fedl2g.tracking import trackers
 
     displays: list[RoundProgress] = []
 
-    def watch(title: str) -> list[RoundProgress]:
-        displays.append(RoundProgress(console, title))
-        return [displays[-1]]
+    def watch(cell: Cell) -> list[Observer]:
+        observers = trackers(track or "", study.path(cell))
+        if console is not None:
+            displays.append(RoundProgress(console, titles[cell.folder]))
+            observers.append(displays[-1])  # type: ignore[arg-type]
+        return observers
 
     try:
         yield watch
