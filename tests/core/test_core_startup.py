@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from fedl2g import rng
-from fedl2g.engines.host import one_thread, resolve_device
+from fedl2g.engines.host import one_thread, rare_garbage_collection, resolve_device
 from fedl2g.engines.workers import balance
 from fedl2g.errors import SettingError
 from fedl2g.methods.registry import get_method, method_names, register_method
@@ -70,6 +71,15 @@ def test_one_thread_inside_the_block_and_as_before_after_it() -> None:
     with one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 2
+
+
+def test_garbage_is_searched_seldom_inside_the_block_and_as_before_after_it() -> None:
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    with rare_garbage_collection():
+        assert gc.get_threshold()[0] > before[0]
+        assert gc.get_freeze_count() > frozen
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
 
 
 def test_devices_are_dealt_out_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:

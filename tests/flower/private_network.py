@@ -25,6 +25,11 @@ def alone(command: list[str]) -> list[str]:
 
 def run_script(script: Path, *arguments: str, timeout: float, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a Python script alone, with this Python."""
+    return run_python(str(script), *arguments, timeout=timeout, cwd=cwd)
+
+
+def run_python(*arguments: str, timeout: float, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run this Python alone with these arguments."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {
         **os.environ,
@@ -34,6 +39,6 @@ def run_script(script: Path, *arguments: str, timeout: float, cwd: Path) -> subp
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     return subprocess.run(
-        alone([sys.executable, str(script), *arguments]),
+        alone([sys.executable, *arguments]),
         capture_output=True, text=True, timeout=timeout, cwd=cwd, env=environment,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import warnings
 from collections import OrderedDict, deque
@@ -321,6 +322,23 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def rare_garbage_collection() -> Iterator[None]:
+    """Search for garbage seldom inside the block, and not among what is there already.
+
+    The objects of thousands of networks live as long as the run: walking through them after every few hundred new ones
+    takes a tenth of a round.
+    """
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def resolve_device(name: str, worker: int = 0) -> torch.device:

@@ -15,13 +15,14 @@ from safetensors import SafetensorError
 
 from fedl2g.data import Partition, load_dataset
 from fedl2g.engines import wire
-from fedl2g.engines.host import Host, Site, resolve_device
+from fedl2g.engines.host import Host, Site, rare_garbage_collection, resolve_device
 from fedl2g.errors import FedL2GError, RunError
 from fedl2g.experiment import Experiment
 from fedl2g.payload import Payload
 from fedl2g.plugins import load_plugin
 
 
+@rare_garbage_collection()
 def main() -> None:
     """Serve the connection whose file descriptor is the first argument until the other side is gone."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")  # its own use of torch.jit in the JVP

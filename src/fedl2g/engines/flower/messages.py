@@ -54,12 +54,19 @@ def pack_request(request: Request) -> RecordDict:
     return RecordDict({"about": ConfigRecord(about), "payload": _pack(request.payload)})  # type: ignore[arg-type]
 
 
-def unpack_request(records: RecordDict, limit: int) -> Request:
-    """The request in these records; anything else is refused."""
-    about = _record(records, "about", ConfigRecord)
-    run, text, classes, shape = (about.get(key) for key in ("run", "experiment", "classes", "image-shape"))
+def unpack_run(records: RecordDict) -> str:
+    """The name of the run that a request belongs to."""
+    run = _record(records, "about", ConfigRecord).get("run")
     if not isinstance(run, str) or not run.isalnum() or len(run) > _NAME_LIMIT:
         raise PayloadError("the request names no run")
+    return run
+
+
+def unpack_request(records: RecordDict, limit: int) -> Request:
+    """The request in these records; anything else is refused."""
+    run = unpack_run(records)
+    about = _record(records, "about", ConfigRecord)
+    text, classes, shape = (about.get(key) for key in ("experiment", "classes", "image-shape"))
     if not isinstance(text, str) or not isinstance(classes, list) or not isinstance(shape, list) or len(shape) != 3:
         raise PayloadError("the request holds no experiment, classes and image shape")
     try:

@@ -183,8 +183,8 @@ def _introduce(message: Message, context: Context) -> Message:
 
 def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: Message, context: Context) -> Message:
     try:
+        site = _site(root / messages.unpack_run(message.content))  # first: it imports the user's own methods
         request = messages.unpack_request(message.content, _LIMIT)
-        site = _site(root / request.run)
         node = Node(int(context.node_config["partition-id"]), site, resolve_device(site.experiment.device), root)
         return Message(serve(node, request), reply_to=message)
     except FedL2GError as error:
