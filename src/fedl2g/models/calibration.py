@@ -39,9 +39,9 @@ def step_seconds(
     batch_size: int = 10,
     layout: str = "contiguous",
 ) -> float:
-    """Seconds that one plain training step of an architecture takes with one CPU thread.
+    """CPU seconds that one plain training step of an architecture takes with one thread.
 
-    Measured once per machine and remembered in the user's cache folder, or in the folder named by FEDL2G_CACHE. A
+    CPU time, because it is remembered: other work on the machine at this moment must not count for ever. Measured once per machine and remembered in the user's cache folder, or in the folder named by FEDL2G_CACHE. A
     user's own factory is measured every time, since its code may have changed. Random state and thread count are left
     as found.
     """
@@ -50,7 +50,7 @@ def step_seconds(
     if batch_size < 2:
         raise SettingError(f"A training step needs a batch of at least 2 images (BatchNorm), not {batch_size}.")
     shape = "x".join(map(str, image_shape))
-    key = f"{name} {shape} classes={classes} batch={batch_size} {layout} torch={torch.__version__} cpu={_cpu_model()}"
+    key = f"{name} {shape} classes={classes} batch={batch_size} {layout} CPU seconds torch={torch.__version__} cpu={_cpu_model()}"
     cache = _read_cache()
     if key in cache:
         return cache[key]
@@ -119,7 +119,7 @@ def _measure(
 def _stepper(
     name: str, classes: int, image_shape: tuple[int, int, int], batch_size: int, layout: torch.memory_format
 ) -> Callable[[], float]:
-    """A function that makes one training step and returns its seconds."""
+    """A function that makes one training step and returns its CPU seconds."""
     model = build_model(name, classes=classes, image_shape=image_shape).train()
     model = model.to(memory_format=layout)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -127,12 +127,12 @@ def _stepper(
     labels = torch.arange(batch_size) % classes
 
     def step() -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         optimizer.zero_grad()
         _, logits = model(images)
         F.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     return step
 

@@ -167,7 +167,9 @@ def estimate_seconds(experiment: Experiment) -> float:
     batch = max(experiment.batch_size, 2)
 
     def step(architecture: str) -> float:
-        return step_seconds(architecture, classes=classes, image_shape=(3, size, size), batch_size=batch)
+        layout = "channels_last" if architecture in experiment.channels_last else "contiguous"
+        shape = (3, size, size)
+        return step_seconds(architecture, classes=classes, image_shape=shape, batch_size=batch, layout=layout)
 
     names = experiment.architectures
     mean_step = sum(step(names[i % len(names)]) for i in range(experiment.clients)) / experiment.clients
