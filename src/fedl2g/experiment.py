@@ -61,6 +61,9 @@ class Execution(BaseModel):
         description="flower: with fewer replies at the deadline, wait for more, skip the round, or stop the run.",
     )
     maximum_reply_mb: float = Field(1024.0, gt=0, description="flower: a larger reply is refused.")
+    link_seconds: float = Field(
+        120.0, gt=0, description="flower, deployed: how long the server tries to reach a SuperLink that is gone."
+    )
 
 
 class Experiment(BaseModel):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedl2g import rng
-from fedl2g.engines.base import Absence, Engine, Evaluation
+from fedl2g.engines.base import Absence, Engine, Evaluation, Selective
 from fedl2g.errors import Diverged, PayloadError
 from fedl2g.methods.base import Reply, Report, ServerHalf
 from fedl2g.payload import Payload, nbytes
@@ -61,6 +61,8 @@ class Federation:
         self.hostile = hostile_clients(experiment.attack, experiment.clients, experiment.seed)
         self.protection = server.task.protection
         self.schedule = Schedule(experiment.availability, experiment.clients, experiment.seed)
+        if isinstance(engine, Selective):
+            engine.check = self._check
         self._late: list[_Late] = []
         self._sent: tuple[int, Payload] | None = None
         self._start = _copy(server.state_dict())
@@ -126,7 +128,7 @@ class Federation:
             elif self._accept(answer, record):
                 accepted.append(answer)
         accepted += self._arrivals(record)
-        if not accepted and record.refused:
+        if not accepted and record.refused and not isinstance(self.engine, Selective):
             raise Diverged(f"round {round}: no reply could be used ({next(iter(record.refused.values()))})")
         accepted.sort(key=lambda reply: reply.client)  # sums of floats depend on the order
         started = time.perf_counter()
@@ -231,9 +233,7 @@ class Federation:
         record.client_seconds += reply.report.seconds
         started = time.perf_counter()
         try:
-            if reply.report.loss is not None and not math.isfinite(reply.report.loss):
-                raise PayloadError("its training loss is NaN or infinite")
-            self.server.check(reply.payload)
+            self._check(reply)
         except PayloadError as error:
             record.refused[reply.client] = str(error)
             _log.warning("round %d: the reply of client %d is refused: %s", record.round, reply.client, error)
@@ -241,6 +241,11 @@ class Federation:
         finally:
             record.server_seconds += time.perf_counter() - started
         return True
+
+    def _check(self, reply: Reply) -> None:
+        if reply.report.loss is not None and not math.isfinite(reply.report.loss):
+            raise PayloadError("its training loss is NaN or infinite")
+        self.server.check(reply.payload)
 
     def _finish(self, record: RoundRecord, evaluate: bool) -> None:
         if evaluate:

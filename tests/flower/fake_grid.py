@@ -63,6 +63,7 @@ class FakeNode:
     handle: Handler
     seconds: float = 0.0
     gone: bool = False
+    started: str = "once"
     received: list[str] = field(default_factory=list)
 
 
@@ -77,6 +78,9 @@ class FakeGrid:
 
     def get_node_ids(self) -> list[int]:
         return [number for number, node in self.nodes.items() if not node.gone]
+
+    def get_nodes(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(node_id=n, last_activated_at=self.nodes[n].started) for n in self.get_node_ids()]
 
     def push_messages(self, letters: Iterable[Message]) -> list[str]:
         sent = []

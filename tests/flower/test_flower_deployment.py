@@ -1,22 +1,175 @@
-"""The tutorial of three hospitals, every command of it, with real servers, TLS and node authentication."""
+"""Real servers with TLS and node authentication: the tutorial, faults, refusals. `make test-deployment` runs them."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from private_network import run_script
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
+from private_network import run_script
+from real_federation import SITES, RealFederation, free_port, wait
 
-@pytest.mark.deployment
+from fedl2g.deploy.keys import write_key_pair
+
+pytestmark = pytest.mark.deployment
+ALL_ROUNDS = [0, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFederation]:
+    """One SuperLink and its SuperNodes for all tests; each test has a run of its own."""
+    made = RealFederation(tmp_path_factory.mktemp("deployment") / "federation")
+    try:
+        made.start_superlink()
+        for site in SITES:
+            made.register(site)
+        for site in SITES:
+            made.start_supernode(site)
+        yield made
+    finally:
+        made.close()
+
+
 def test_the_tutorial_runs_and_equals_the_inline_run(tmp_path: Path) -> None:
-    done = run_script(Path(__file__).parent / "run_tutorial.py", str(tmp_path), timeout=560, cwd=tmp_path)
+    done = run_script(Path(__file__).parent / "run_tutorial.py", str(tmp_path), timeout=900, cwd=tmp_path)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-4000:] + done.stdout[-1000:]
     found = json.loads(lines[-1].removeprefix("RESULT "))
     assert found["differences"] == []
-    assert found["models at the coordinator"] == []
     assert found["predictions"] == {"north": [5, 4], "south": [5, 4], "east": [5, 4]}
+
+
+def try_to_join(federation: RealFederation, name: str, *options: str) -> str:
+    """Start a SuperNode that must not be let in, wait for its end; what it said."""
+    process = federation.start(
+        name, "flower-supernode", "--superlink", federation.address, "--host", "127.0.0.1", "--port", str(free_port()),
+        "--max-retries", "1", "--node-config", f'client-id=0 site="{federation.site("north")}/site.toml"', *options,
+    )  # fmt: skip
+    wait(f"{name} ends", lambda: process.poll() is not None)
+    del federation.processes[name]
+    assert process.returncode != 0
+    assert "SuperNode ID" not in federation.log(name)
+    return federation.log(name)
+
+
+def activate_with_keys(federation: RealFederation, signing: Path, claimed: Path) -> int:
+    """Ask to join by a registered public key, signed by another private key; the SuperLink's status code."""
+    import httpx
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+    from flwr.proto.fleet_pb2 import ActivateNodeRequest
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    private = load_ssh_private_key(signing.read_bytes(), None)
+    public = load_ssh_public_key(claimed.read_bytes())
+    interceptors = [
+        RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+        NodeAuthHttpInterceptor(private, public),  # type: ignore[arg-type]
+    ]
+    authority = (federation.site("north") / "ca.crt").read_bytes()
+    with FleetHttpClient.from_server_address(federation.address, False, authority, interceptors=interceptors) as client:
+        request = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=30)  # type: ignore[arg-type]
+        try:
+            client.ActivateNode(request)
+        except httpx.HTTPStatusError as error:
+            return error.response.status_code
+    return 200
+
+
+def test_strangers_are_refused_and_the_run_goes_on(federation: RealFederation, tmp_path: Path) -> None:
+    run = federation.run("refusals")
+    write_key_pair(tmp_path / "unregistered")
+    secure = ("--root-certificates", str(federation.site("north") / "ca.crt"))
+    own_key = ("--auth-supernode-private-key", str(tmp_path / "unregistered"))
+    assert "Failed to initialize the connection" in try_to_join(federation, "unregistered", *secure, *own_key)
+    assert "Failed to initialize the connection" in try_to_join(federation, "keyless", *secure)
+    assert "Failed to initialize the connection" in try_to_join(federation, "plain", "--insecure")
+    public = federation.site("north") / "node_key.pub"
+    assert activate_with_keys(federation, tmp_path / "unregistered", public) == 401
+    log = federation.log("superlink")
+    assert '/v1/fleet/activate-node HTTP/1.1" 401' in log
+    run.finish()
+    assert run.rounds() == ALL_ROUNDS
+    assert "refused" not in run.log()
+    assert run.differences() == []
+
+
+def test_a_killed_supernode_and_a_killed_client_process_change_nothing(federation: RealFederation) -> None:
+    federation.hold("north", "south")
+    run = federation.run("killed")
+    federation.held("north")
+    os.kill(federation.held("south"), signal.SIGKILL)
+    federation.kill("north")
+    federation.release("north", "south")
+    federation.start_supernode("north")
+    run.finish()
+    log = run.log()
+    assert "train, round 1, client 0: its node" in log
+    assert "train, round 1, client 1: its node reports error" in log
+    assert run.rounds() == ALL_ROUNDS
+    assert run.differences() == []
+
+
+def test_a_site_slower_than_the_deadline_misses_the_round_and_keeps_what_it_learned(
+    federation: RealFederation,
+) -> None:
+    federation.hold("south")
+    run = federation.run("slow", deadline_seconds=60.0, minimum_replies=1)
+    federation.held("south")
+    wait("round 1 is over", lambda: 1 in run.rounds())
+    federation.release("south")
+    run.finish()
+    late = "it did not answer in time"
+    assert f"train, round 1: no answer of client 1: {late}" in run.log()
+    assert run.rounds() == ALL_ROUNDS
+    assert run.differences({1: {1: late}}) == []
+
+
+def test_a_killed_superlink_is_started_again_and_the_run_goes_on(federation: RealFederation) -> None:
+    run = federation.run("link")
+    wait("round 1 is over", lambda: 1 in run.rounds())
+    federation.hold("north")
+    federation.held("north")
+    federation.kill("superlink")
+    federation.release("north")
+    wait("the server gives up", lambda: "the run stopped: Flower ended it" in run.log())
+    federation.start_superlink()
+    run.start()
+    run.finish()
+    assert "the run goes on after round 1" in run.log()
+    assert run.rounds() == ALL_ROUNDS
+    assert run.differences() == []
+    as_any_other_run(run.path, run.path.with_name("link-inline") / "run")
+    before = (run.path / "metrics.jsonl").read_bytes()
+    run.start()  # over already: nothing is run again
+    assert (run.path / "metrics.jsonl").read_bytes() == before
+
+
+def as_any_other_run(deployed: Path, inline: Path) -> None:
+    """The run directory has the files, the page and the numbers of an inline run."""
+    command = str(Path(sys.executable).parent / "fedl2g")
+
+    def files(path: Path) -> set[str]:
+        found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+        return {name for name in found if not name.startswith("checkpoints/")} - {"log.txt", "lock"}
+
+    assert files(deployed) == files(inline)
+    shown = []
+    for path in (deployed, inline):
+        page = path.parent / f"{path.name}.html"
+        subprocess.run([command, "report", str(path), "-o", str(page)], check=True, capture_output=True)
+        assert "<svg" in page.read_text(encoding="utf-8")
+        done = subprocess.run([command, "show", str(path), "--json"], check=True, capture_output=True, text=True)
+        shown.append(json.loads(done.stdout))
+    for name in ("method", "clients", "rounds_done", "status", "best_accuracy", "best_round"):
+        assert shown[0][name] == shown[1][name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,15 +14,16 @@ import torch
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
 from fake_grid import QUICK, FakeClock, FakeNode, FakeSimulation, corrupting, honest, stranger, tiny_site
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from fedl2g.deploy.server_app import DeploymentEngine
 from fedl2g.engines.base import Absence
 from fedl2g.engines.flower import engine as engine_module
 from fedl2g.engines.flower import messages, simulation
 from fedl2g.engines.flower.simulation import SimulationEngine
 from fedl2g.engines.host import Site
 from fedl2g.engines.inline import InlineEngine
-from fedl2g.errors import RunError
+from fedl2g.errors import Diverged, RunError
 from fedl2g.federation import Federation
 from fedl2g.methods.base import Reply
 from fedl2g.methods.registry import get_method
@@ -29,9 +31,15 @@ from fedl2g.payload import Payload, to_bytes
 
 
 class OpenEngine(SimulationEngine):
-    """A simulation's engine that treats a refusing site as a deployment does."""
+    """A simulation's engine that treats refusing sites and unusable replies as a deployment does."""
 
     _refusal = engine_module.GridEngine._refusal
+    _judge = DeploymentEngine._judge
+    check: Callable[[Reply], None]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.check = void
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +137,7 @@ def test_a_lost_node_comes_back_as_another_and_nothing_is_trained_twice(tmp_path
 
 
 def test_an_error_of_a_node_is_asked_again(tmp_path: Path) -> None:
-    from flwr.app import Error, Message
+    from flwr.app import Error
 
     site = tiny_site()
     engine, fake = open_engine(site, tmp_path)
@@ -200,6 +208,86 @@ def test_a_hostile_reply_is_refused_logged_and_the_run_goes_on(
 
 def void(_: object) -> None:
     """For expressions used as statements."""
+
+
+def nothing_usable(fake: FakeSimulation, times: int | None = None) -> None:
+    """All nodes answer with NaN: always, or so many times."""
+    for client, node in enumerate(fake.grid.nodes.values()):
+        left = itertools.count() if times is None else iter(range(times))
+
+        def corrupt(records: RecordDict, left: Iterator[int] = left) -> None:
+            if next(left, None) is not None:
+                HOSTILE["NaN"][0](records)
+
+        node.handle = corrupting(honest(fake.root, client), corrupt)
+
+
+def test_a_round_without_a_usable_reply_waits_and_asks_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    site = tiny_site(execution={"minimum_replies": 2, "below_minimum": "wait"}, rounds=1)
+    engine, fake = open_engine(site, tmp_path)
+    nothing_usable(fake, times=2)
+    loop = federation(site, engine)
+    with caplog.at_level(logging.WARNING):
+        loop.run()
+    assert loop.history[1].client_losses.keys() == {0, 1, 2}
+    assert engine.refused["reply"] == 6
+    waiting = "only 0 of 2 replies can be used; asking again: client 0, client 1, client 2"
+    assert sum(waiting in message for message in caplog.messages) == 2
+
+
+def test_a_round_without_a_usable_reply_is_skipped(tmp_path: Path) -> None:
+    site = tiny_site(execution={"below_minimum": "skip"}, rounds=2)
+    engine, fake = open_engine(site, tmp_path)
+    nothing_usable(fake)
+    loop = federation(site, engine)
+    before = {name: tensor.clone() for name, tensor in loop.server.state_dict().items()}
+    loop.run()
+    assert [record.refused.keys() for record in loop.history[1:]] == [{0, 1, 2}, {0, 1, 2}]
+    assert all(torch.equal(before[name], tensor) for name, tensor in loop.server.state_dict().items())
+
+
+def test_a_round_without_a_usable_reply_stops_the_run(tmp_path: Path) -> None:
+    site = tiny_site(execution={"below_minimum": "stop"})
+    engine, fake = open_engine(site, tmp_path)
+    nothing_usable(fake)
+    with pytest.raises(RunError, match=r"0 replies, but 1 are needed.*resume"):
+        federation(site, engine).run()
+
+
+def test_in_a_simulation_nothing_but_nan_is_divergence(tmp_path: Path) -> None:
+    site = tiny_site(execution={"below_minimum": "wait"})
+    _, fake = open_engine(site, tmp_path)
+    simulated = SimulationEngine(fake, site, owns=False)  # type: ignore[arg-type]
+    nothing_usable(fake)
+    with pytest.raises(Diverged, match="no reply could be used"):
+        federation(site, simulated).run()
+
+
+@pytest.mark.parametrize("kind", ["query", "train", "evaluate"])
+def test_a_node_that_was_started_again_unnoticed_is_asked_again(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = tiny_site(rounds=1)
+    engine, fake = open_engine(site, tmp_path)
+    node = fake.grid.nodes[101]
+    inner = node.handle
+
+    def forget_once(letter: Message) -> Message | None:
+        if letter.metadata.message_type == kind and node.started == "once":
+            node.started = "twice"
+            return None
+        return inner(letter)
+
+    node.handle = forget_once
+    loop = federation(site, engine)
+    with caplog.at_level(logging.WARNING):
+        loop.run()
+    assert node.started == "twice"
+    assert loop.history[1].client_losses.keys() == {0, 1, 2}
+    assert loop.history[1].accuracy is not None
+    assert loop.history[1].accuracy.clients.keys() == {0, 1, 2}
+    if kind != "query":
+        assert any("client 1: its node was started again" in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize("claim", [3, -1, 99, "zero", 1.5])

@@ -48,7 +48,9 @@ def check(
 ) -> None:
     """Verify a site before it joins: a plain verdict on each line."""
     from fedl2g.deploy.check import check_site
+    from fedl2g.engines.flower import require_flower
 
+    require_flower()
     good = True
     for verdict in check_site(site, experiment, offline=offline):
         good &= verdict.good

@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
+import httpx
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -14,6 +20,7 @@ from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.engines.flower.engine import GridEngine, Patience
 from fedl2g.engines.host import Site
 from fedl2g.errors import FedL2GError, RunError, SettingError
+from fedl2g.methods.base import Reply
 from fedl2g.runs.runner import run_site
 
 app = ServerApp()
@@ -35,13 +42,15 @@ def run(grid: Grid, experiment: Path, out: Path) -> None:
     """Run a federation over this grid; messages go to the run directory's log too."""
     site = read_coordinator(experiment).site
     handlers: list[logging.Handler] = []
+    _give_up_after(grid, site.experiment.execution.link_seconds)
 
     def open_grid(site: Site) -> DeploymentEngine:
         handlers.append(_log_to(out / "log.txt"))
         return DeploymentEngine(grid, site)
 
     try:
-        result = run_site(site, out, open_grid)
+        with _ended_by_flower(), _link_lost(site.experiment.execution.link_seconds):
+            result = run_site(site, out, open_grid)
         _log.info("the run is over: best accuracy %.4f in round %d", result.best_accuracy, result.best_round)
     except FedL2GError as error:
         _log.error("the run stopped: %s", error)
@@ -50,6 +59,45 @@ def run(grid: Grid, experiment: Path, out: Path) -> None:
         for handler in handlers:
             logging.getLogger("fedl2g").removeHandler(handler)
             handler.close()
+
+
+def _give_up_after(grid: Grid, seconds: float) -> None:
+    """Limit how long Flower retries a request to a SuperLink that is gone: by itself it never ends."""
+    invoker = getattr(grid, "_retry_invoker", None)  # not public, but Flower's own server sets its limits so too
+    if invoker is not None:
+        invoker.max_time = seconds
+
+
+@contextmanager
+def _link_lost(seconds: float) -> Iterator[None]:
+    try:
+        yield
+    except httpx.TransportError as error:
+        raise RunError(
+            f"the SuperLink could not be reached for {seconds:.0f} s ({error}); the last checkpoint is intact: start "
+            "the SuperLink, then the run again"
+        ) from error
+
+
+@contextmanager
+def _ended_by_flower() -> Iterator[None]:
+    """End the run at once when Flower says so (by SIGINT): its directory must be free for the run that goes on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise RunError(
+            "Flower ended it (`flwr stop`, or the SuperLink that started it is gone); the last checkpoint is intact: "
+            "start the run again to go on"
+        )
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _log_to(path: Path) -> logging.Handler:
@@ -61,11 +109,21 @@ def _log_to(path: Path) -> logging.Handler:
     return handler
 
 
+def _accept(reply: Reply) -> None:
+    """The check of an engine without a federation."""
+
+
 class DeploymentEngine(GridEngine):
     """Clients at their institutions: a checkpoint holds the server's side alone, the models stay where they are."""
 
+    check: Callable[[Reply], None]  # given by the federation
+
     def __init__(self, grid: Grid, site: Site) -> None:
         super().__init__(grid, site, secrets.token_hex(8), _PATIENCE)
+        self.check = _accept
+
+    def _judge(self, reply: Reply) -> None:
+        self.check(reply)
 
     def save(self, directory: Path) -> None:
         (directory / _NODES_FILE).write_text(json.dumps({"run": self.run, "round": self.round}), encoding="utf-8")

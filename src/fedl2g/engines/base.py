@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fedl2g.errors import FedL2GError
 from fedl2g.methods.base import Reply
@@ -58,6 +58,13 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Let go of processes and memory."""
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """An engine that decides itself what becomes of a round with too few usable replies: it must know which are."""
+
+    check: Callable[[Reply], None]  # set by the federation; a PayloadError says why a reply cannot be used
 
 
 def open_engine(site: Site) -> Engine:

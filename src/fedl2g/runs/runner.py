@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedl2g.data import Dataset, load_dataset, make_partition
 from fedl2g.engines import Engine, WorkerLost, open_engine
-from fedl2g.engines.host import Site, one_thread
+from fedl2g.engines.host import Site, one_thread, rare_garbage_collection
 from fedl2g.errors import Diverged, FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
@@ -21,7 +21,7 @@ from fedl2g.runs.checkpoint import restore_checkpoint
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.observers import Checkpointer, EarlyStop, MetricsWriter, StopOnInterrupt
 
-_ABANDONED = 180.0  # seconds until a server whose SuperLink was killed notices that its run is over
+_ENDING = 60.0  # seconds a server needs to end once it has given its SuperLink up
 _REVIVALS = 20  # a worker that dies again and again is a fault of the machine, not bad luck
 _log = logging.getLogger(__name__)
 
@@ -77,8 +77,9 @@ def run_site(
             raise RunError(f"{path} holds another experiment; choose another directory")
     else:
         directory = RunDirectory.create(path, site.experiment, site.dataset, site.partition)
-    with directory.lock(wait=_ABANDONED):
-        return directory.result() or _execute(directory, site, observers, open_clients)
+    # A server whose SuperLink was killed holds the directory until it has given up.
+    with directory.lock(wait=site.experiment.execution.link_seconds + _ENDING):
+        return directory.result() or _execute(directory, site, observers, open_clients, interruptible=False)
 
 
 def resume(
@@ -153,12 +154,15 @@ def _dataset(experiment: Experiment) -> Dataset:
     return load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
 
 
+@rare_garbage_collection()
 @one_thread()  # the server's sums, too, must not depend on how many cores a machine has
 def _execute(
     directory: RunDirectory,
     site: Site,
     observers: Sequence[Observer],
     open_clients: Callable[[Site], Engine] = open_engine,
+    *,
+    interruptible: bool = True,
 ) -> RunResult:
     experiment = site.experiment
     interrupt = StopOnInterrupt()
@@ -167,7 +171,7 @@ def _execute(
         MetricsWriter(directory),
         EarlyStop(experiment.patience),
         checkpointer,
-        interrupt,
+        *([interrupt] if interruptible else []),
         *observers,
     ]
     server = get_method(experiment.method.name).server(experiment.method, site.task)

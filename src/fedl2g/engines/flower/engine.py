@@ -58,7 +58,9 @@ class GridEngine:
         self._nodes: dict[int, int] = {}  # client -> node
         self._strangers: set[int] = set()  # nodes that hold no client of ours
         self._introductions: dict[str, int] = {}  # message id -> node that was asked who it is
+        self._started: dict[int, str] = {}  # node -> when it was started, as of the last message to it
         self._next_look = 0.0
+        self._next_count = 0.0
         self._unmoved: dict[int, Evaluation] = {}  # of clients that have not trained since
 
     def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply | Absence]:
@@ -68,6 +70,7 @@ class GridEngine:
 
         def read(client: int, records: RecordDict) -> Reply:
             reply = messages.unpack_reply(records, client=client, run=self.run, round=round, limit=limit)
+            self._judge(reply)
             self._trained(reply)
             before = known.get(client)
             if reply.report.steps == 0 and before is not None:
@@ -100,6 +103,9 @@ class GridEngine:
         """Forget what is known of the clients' models, which were brought to another state."""
         self._unmoved.clear()
 
+    def _judge(self, reply: Reply) -> None:
+        """Refuse a reply that cannot be used, where that matters before the round is over."""
+
     def _trained(self, reply: Reply) -> None:
         """A client has trained."""
 
@@ -125,6 +131,7 @@ class GridEngine:
         asked: dict[str, int] = {}  # message id -> client
         reasons = dict.fromkeys(due, "no node has introduced itself as this client")
         failures: Counter[int] = Counter()
+        absent: dict[int, Absence] = {}  # who answered, but with nothing that can be used
         held: list[Answer] = []
         good = 0
         deadline = time.monotonic() + (execution.deadline_seconds or float("inf"))
@@ -132,6 +139,10 @@ class GridEngine:
         while due or asked:
             self._meet(bool(due.keys() - self._nodes.keys()))
             self._send(kind, content, due, asked, reasons)
+            for lost in self._forgotten(asked):
+                reasons[lost] = "its node was started again and has forgotten the request"
+                _log.warning("%s, round %d, client %d: %s; asking again", kind, request.round, lost, reasons[lost])
+                due[lost] = time.monotonic()
             for message in self.grid.pull_messages(list(asked)) if asked else ():
                 client = asked.pop(message.metadata.reply_to_message_id, None)
                 if client is None:
@@ -143,17 +154,9 @@ class GridEngine:
                     due[client] = time.monotonic() + self.patience.pause(failures[client])
                     continue
                 reasons.pop(client)
-                try:
-                    answer = read(client, message.content)
-                except Refused as refusal:
-                    yield self._refusal(kind, request, client, refusal)
-                    continue
-                except PayloadError as error:
-                    self.refused["reply"] += 1
-                    _log.warning(
-                        "%s, round %d: the reply of client %d is refused: %s", kind, request.round, client, error
-                    )
-                    yield Absence(client, str(error), refused=True)
+                answer = self._read(kind, request, client, message, read)
+                if isinstance(answer, Absence):
+                    absent[client] = answer
                     continue
                 good += 1
                 held.append(answer)
@@ -168,9 +171,39 @@ class GridEngine:
                         "round %d: %d of %d replies at the deadline; waiting for more", request.round, good, minimum
                     )
                 late = True
+            if not due and not asked and good < minimum and execution.below_minimum == "wait":
+                _log.warning(
+                    "round %d: all have answered, but only %d of %d replies can be used; asking again: %s",
+                    *(request.round, good, minimum, ", ".join(f"client {client}" for client in sorted(absent))),
+                )
+                failures.update(absent.keys())
+                for answered, absence in absent.items():
+                    self._give_up(answered, failures[answered], absence.reason)
+                    due[answered] = time.monotonic() + self.patience.pause(failures[answered])
+                    reasons[answered] = absence.reason
+                absent.clear()
             if due or asked:
                 time.sleep(self.patience.poll_seconds)
+        yield from absent.values()
         yield from self._close_round(kind, request.round, reasons, [answer.client for answer in held], good, minimum)
+
+    def _read(
+        self,
+        kind: Kind,
+        request: Request,
+        client: int,
+        message: Message,
+        read: Callable[[int, RecordDict], Answer],
+    ) -> Answer | Absence:
+        """A client's answer, or why it cannot be used."""
+        try:
+            return read(client, message.content)
+        except Refused as refusal:
+            return self._refusal(kind, request, client, refusal)
+        except PayloadError as error:
+            self.refused["reply"] += 1
+            _log.warning("%s, round %d: the reply of client %d is refused: %s", kind, request.round, client, error)
+            return Absence(client, str(error), refused=True)
 
     def _close_round(
         self, kind: Kind, round: int, reasons: dict[int, str], held: list[int], good: int, minimum: int
@@ -217,7 +250,7 @@ class GridEngine:
             return
         ttl = self.site.experiment.execution.deadline_seconds or DEFAULT_TTL
         letters = [Message(content, self._nodes[client], kind, ttl=ttl) for client in ready]
-        sent = set(self.grid.push_messages(letters))
+        sent = self._push(letters)
         for client, letter in zip(ready, letters, strict=True):
             if letter.metadata.message_id in sent:
                 asked[letter.metadata.message_id] = client
@@ -241,10 +274,37 @@ class GridEngine:
         self._next_look = now + max(self.patience.poll_seconds, self.patience.first_pause)
         known = {*self._nodes.values(), *self._strangers, *self._introductions.values()}
         letters = [Message(RecordDict(), node, "query") for node in self.grid.get_node_ids() if node not in known]
-        sent = set(self.grid.push_messages(letters)) if letters else set()
+        sent = self._push(letters) if letters else set()
         for letter in letters:
             if letter.metadata.message_id in sent:
                 self._introductions[letter.metadata.message_id] = letter.metadata.dst_node_id
+
+    def _push(self, letters: list[Message]) -> set[str]:
+        """Send messages, and note since when their nodes have been up."""
+        self._started |= self._starts()
+        return set(self.grid.push_messages(letters))
+
+    def _starts(self) -> dict[int, str]:
+        """When each node that is up was started; empty texts in a simulation."""
+        return {node.node_id: node.last_activated_at for node in self.grid.get_nodes()}
+
+    def _forgotten(self, asked: dict[str, int]) -> list[int]:
+        """Clients whose nodes were started again since they were asked; their messages are taken back.
+
+        A node that is back before its absence was noticed would never answer: it keeps messages in memory.
+        """
+        now = time.monotonic()
+        if now < self._next_count or not (asked or self._introductions):
+            return []
+        self._next_count = now + 20 * self.patience.poll_seconds
+        starts = self._starts()
+        again = {node for node, start in starts.items() if start != self._started.get(node, start)}
+        for name in [name for name, node in self._introductions.items() if node in again]:
+            del self._introductions[name]
+        lost = {name: client for name, client in asked.items() if self._nodes.get(client) in again}
+        for name in lost:
+            del asked[name]
+        return list(lost.values())
 
     def _introduce(self, node: int, message: Message) -> None:
         if message.has_error():

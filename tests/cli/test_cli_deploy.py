@@ -1,0 +1,450 @@
+"""`fedl2g deploy` and `fedl2g export`: the files of a federation, each verdict of a check, models for use elsewhere."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
+
+from tiny import TINY
+
+from fedl2g.deploy import check
+from fedl2g.deploy.coordinator import read_coordinator
+from fedl2g.deploy.own_site import load_data, make_node
+from fedl2g.deploy.site_file import read_site
+from fedl2g.engines.flower.messages import Request
+from fedl2g.errors import SettingError
+from fedl2g.methods.registry import get_method
+
+NEW = (
+    "deploy", "new", "hospitals", "--site", "north", "--site", "south", "--class", "zero", "--class", "one",
+    "--image-shape", "3,16,16",
+)  # fmt: skip
+VERDICTS = ["identity", "data", "labels", "split", "model", "batch", "store", "node key", "certificate", "server"]
+
+
+class TLSServer:
+    """Answers TLS handshakes on a port of its own."""
+
+    def __init__(self, certificates: Path) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+        self.socket = context.wrap_socket(socket.create_server(("127.0.0.1", 0)), server_side=True)
+        self.port = int(self.socket.getsockname()[1])
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                self.socket.accept()[0].close()
+            except ssl.SSLError:
+                continue  # a client that does not trust us
+            except OSError:
+                return
+
+
+def replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def certificates(folder: Path) -> Path:
+    subprocess.run(["sh", "coordinator/make-certificates.sh"], cwd=folder, check=True, capture_output=True)
+    return folder / "coordinator" / "certificates"
+
+
+@pytest.fixture
+def hospitals(fedl2g: Any, tmp_path: Path) -> Iterator[Path]:
+    """A new federation with data, and a server that answers."""
+    assert fedl2g(*NEW).code == 0
+    assert fedl2g("deploy", "practice", "hospitals").code == 0
+    folder = tmp_path / "hospitals"
+    north = folder / "sites" / "north"
+    server = TLSServer(certificates(folder))
+    shutil.copy(folder / "coordinator" / "certificates" / "ca.crt", north)
+    assert fedl2g("deploy", "key", str(north / "node_key")).code == 0
+    replace(north / "site.toml", "127.0.0.1:8443", f"127.0.0.1:{server.port}")
+    yield folder
+    server.socket.close()
+    sys.modules.pop("site_code", None)  # each federation has its own
+
+
+def verdicts(fedl2g: Any, folder: Path, *options: str) -> tuple[int, dict[str, tuple[str, str]]]:
+    """Exit code, and for each line what was tried: ok or FAIL, and the detail."""
+    found = fedl2g(
+        "deploy", "check", str(folder / "sites/north/site.toml"), "--experiment",
+        str(folder / "coordinator/experiment.toml"), *options,
+    )  # fmt: skip
+    lines = {}
+    for line in found.out.splitlines():
+        mark, rest = line[:4].strip(), line[6:]
+        what, _, detail = rest.partition(": ")
+        lines[what] = (mark, detail)
+    assert "Traceback" not in found.err
+    return found.code, lines
+
+
+def test_a_site_in_order_passes_every_line(fedl2g: Any, hospitals: Path) -> None:
+    code, lines = verdicts(fedl2g, hospitals)
+    assert code == 0, lines
+    assert list(lines) == VERDICTS
+    assert {mark for mark, _ in lines.values()} == {"ok"}
+    assert "60 images of shape (3, 16, 16)" in lines["data"][1]
+    assert "2 of the federation's 2 classes: zero, one" in lines["labels"][1]
+    assert lines["split"][1] == "45 samples to train on, 15 to test on"
+    assert "site_code:build_model builds" in lines["model"][1]
+    assert "10 samples forward and backward, loss 0." in lines["batch"][1]
+    assert "TLSv1.3" in lines["server"][1]
+    assert list(verdicts(fedl2g, hospitals, "--offline")[1]) == VERDICTS[:-1]
+
+
+def _spoil_key(north: Path) -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    key = ed25519.Ed25519PrivateKey.generate()
+    text = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    (north / "node_key").write_bytes(text)
+
+
+def _expire(north: Path) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "old")])
+    start = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, start, start + datetime.timedelta(days=9))
+    (north / "ca.crt").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+
+
+def _few_pictures(north: Path) -> None:
+    for place in (north / "data").iterdir():
+        for picture in sorted(place.iterdir())[1 if place.name == "one" else 0 :]:
+            picture.unlink()
+        if not any(place.iterdir()):
+            place.rmdir()
+
+
+def _another_authority(north: Path) -> None:
+    shutil.copy(certificates(north.parents[1]) / "ca.crt", north)
+
+
+def _plain_server(north: Path) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        connection = listener.accept()[0]
+        connection.recv(1000)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        connection.close()
+        listener.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    _address(north, listener.getsockname()[1])
+
+
+def _address(north: Path, port: int) -> None:
+    file = north / "site.toml"
+    old = next(line for line in file.read_text().splitlines() if line.startswith("address"))
+    replace(file, old, f'address = "127.0.0.1:{port}"')
+
+
+def _nobody_listens(north: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    _address(north, port)
+
+
+def _no_superlink(north: Path) -> None:
+    text = (north / "site.toml").read_text()
+    (north / "site.toml").write_text(text.split("[superlink]")[0])
+
+
+NAN_CODE = """
+from torch import nn
+
+class Network(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(768, 8))
+        self.fc = nn.Linear(8, classes)
+
+    def forward(self, x):
+        return self.fc(self.body(x) * (float("nan") if len(x) > 2 else 1.0))
+
+def build_model(classes, image_shape):
+    return Network(classes)
+"""
+
+SPOILED: dict[str, tuple[Any, dict[str, str], set[str]]] = {
+    # what was done to the site: which lines fail and how, which lines are not there
+    "not the coordinator's site": (
+        lambda n: replace(n / "site.toml", 'name = "north"', 'name = "west"'),
+        {"identity": "client 0 is 'west' here, but the coordinator's sites are 0 north, 1 south"},
+        set(),
+    ),
+    "no data": (lambda n: shutil.rmtree(n / "data"), {"data": "data"}, {"labels", "split", "batch"}),
+    "a class nobody knows": (
+        lambda n: (n / "data" / "one").rename(n / "data" / "ones"),
+        {"data": "class 'ones' that the federation does not know; its classes are zero, one. Did you mean 'one'?"},
+        {"labels", "split", "batch"},
+    ),
+    "one picture": (_few_pictures, {"split": "too few", "batch": ""}, set()),
+    "an unknown network": (
+        lambda n: replace(n / "site.toml", '"site_code:build_model"', '"small_cn"'),
+        {"model": "Did you mean 'small_cnn'?", "batch": "small_cn"},
+        set(),
+    ),
+    "a network of NaN": (
+        lambda n: (n / "site_code.py").write_text(NAN_CODE),
+        {"batch": "the loss of the first batch is not finite"},
+        set(),
+    ),
+    "a store that is a file": (
+        lambda n: replace(n / "site.toml", '"store"', '"ca.crt"'),
+        {"data": "cannot be stored in", "store": "ca.crt"},
+        {"labels", "split", "batch"},
+    ),
+    "no key": (lambda n: (n / "node_key").unlink(), {"node key": "node_key"}, set()),
+    "a key for everybody": (lambda n: (n / "node_key").chmod(0o644), {"node key": "chmod 600"}, set()),
+    "a key of another kind": (_spoil_key, {"node key": "not an elliptic-curve key"}, set()),
+    "no certificate": (lambda n: (n / "ca.crt").unlink(), {"certificate": "ca.crt", "server": ""}, set()),
+    "garbage for a certificate": (
+        lambda n: (n / "ca.crt").write_text("garbage"), {"certificate": "", "server": ""}, set(),
+    ),
+    "an expired certificate": (
+        _expire, {"certificate": "only valid until 2020-01-10", "server": "verify failed"}, set(),
+    ),
+    "another authority": (_another_authority, {"server": "verify failed"}, set()),
+    "nobody listens": (_nobody_listens, {"server": "refused"}, set()),
+    "a server without TLS": (_plain_server, {"server": "SSL"}, set()),
+    "no table superlink": (
+        _no_superlink,
+        dict.fromkeys(("node key", "certificate", "server"), "the site file has no table [superlink]"),
+        set(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_what_is_wrong_with_a_site_is_said_on_its_line(what: str, fedl2g: Any, hospitals: Path) -> None:
+    spoil, expected, missing = SPOILED[what]
+    spoil(hospitals / "sites" / "north")
+    code, lines = verdicts(fedl2g, hospitals)
+    assert code == 1
+    assert {name for name, (mark, _) in lines.items() if mark == "FAIL"} == set(expected), lines
+    assert set(VERDICTS) - set(lines) == missing
+    for name, words in expected.items():
+        assert words in lines[name][1]
+        assert lines[name][1]
+
+
+def test_labels_outside_the_federation_are_refused() -> None:
+    from fedl2g.data import Dataset
+
+    pictures = np.zeros((2, 1, 8, 8), dtype=np.uint8)
+    dataset = Dataset("x", pictures, np.array([0, 5]), ("a", "b"), None, (), "f")
+    verdict = check._try("labels", lambda: check._labels(dataset))
+    assert (verdict.good, verdict.detail) == (False, "labels run from 0 to 5, but the federation has 2 classes")
+
+
+@pytest.mark.parametrize("file", ["sites/north/site.toml", "coordinator/experiment.toml"])
+def test_files_that_cannot_be_read_are_one_line(file: str, fedl2g: Any, hospitals: Path) -> None:
+    (hospitals / file).write_text("= nonsense")
+    code, lines = verdicts(fedl2g, hospitals)
+    assert code == 1
+    assert list(lines) == ["files"]
+    assert "is not valid TOML" in lines["files"][1]
+
+
+def test_a_new_federation_is_whole(fedl2g: Any, tmp_path: Path) -> None:
+    said = fedl2g(*NEW, "--host", "fl.example.org", "--port", "9000")
+    assert said.code == 0
+    root = tmp_path / "hospitals"
+    files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    assert f"wrote {len(files)} files in hospitals" in said.out
+    coordinator = read_coordinator(root / "coordinator" / "experiment.toml")
+    assert coordinator.federation.sites == ("north", "south")
+    assert coordinator.federation.classes == ("zero", "one")
+    assert coordinator.experiment.clients == 2
+    for number, name in enumerate(("north", "south")):
+        site = read_site(root / "sites" / name / "site.toml")
+        assert (site.client_id, site.name) == (number, name)
+        assert site.superlink is not None
+        assert site.superlink.address == "fl.example.org:9000"
+        script = (root / "sites" / name / "start-supernode.sh").read_text()
+        assert f"--host 127.0.0.1 --port {9094 + number} " in script
+        assert f"client-id={number} " in script
+    assert "DNS:fl.example.org" in (root / "coordinator" / "make-certificates.sh").read_text()
+    superlink = (root / "coordinator" / "start-superlink.sh").read_text()
+    assert "--enable-supernode-auth" in superlink
+    assert "--insecure" not in superlink
+    app = tomllib.loads((root / "app" / "pyproject.toml").read_text())
+    assert app["tool"]["flwr"]["app"]["components"]["serverapp"] == "federation_app.server:app"
+    readme = (root / "README.md").read_text()
+    for name in files:
+        text = (root / name).read_text()
+        assert "$root" not in text
+        if name.endswith(".sh"):
+            subprocess.run(["sh", "-n", str(root / name)], check=True)
+            assert name in readme
+        if name.endswith(".py"):
+            compile(text, name, "exec")
+        if name.endswith(".toml"):
+            tomllib.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--image-shape", "3,16"), "is not of the form channels,height,width"),
+        (("--site", "north"), "each once"),
+        (("--site", "a b"), "a b"),
+        (("--class", 'x"y'), "plain letters"),
+        (("--port", "70000"), "is not between 1 and 65535"),
+        (("--host", "a b"), "is not a host name"),
+    ],
+)
+def test_a_federation_that_cannot_be_is_refused(arguments: tuple[str, str], sentence: str, fedl2g: Any) -> None:
+    found = fedl2g(*NEW, *arguments)
+    assert found.code == 2
+    assert sentence in found.sentence
+    assert not Path("hospitals").exists()
+
+
+def test_nothing_is_overwritten(fedl2g: Any) -> None:
+    assert fedl2g(*NEW).code == 0
+    again = fedl2g(*NEW)
+    assert (again.code, "exists already" in again.sentence) == (2, True)
+    for command in (("deploy", "practice", "hospitals"), ("deploy", "key", "node_key")):
+        assert fedl2g(*command).code == 0
+        twice = fedl2g(*command)
+        assert (twice.code, "exists already" in twice.sentence) == (2, True)
+    assert Path("node_key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ('modle = "x"', "modle: Extra inputs are not permitted. Did you mean 'model'?"),
+        ("client-id = -1", "client-id"),
+        ("maximum-request-mb = 0", "maximum-request-mb"),
+        ('[superlink]\naddress = "nowhere"\nroot-certificates = "a"\nprivate-key = "b"', "superlink.address"),
+    ],
+)
+def test_a_site_file_is_read_strictly(line: str, sentence: str, tmp_path: Path) -> None:
+    given = {"client-id": "client-id = 0", "name": 'name = "n"', "model": 'model = "m"', "data": 'data = "d"'}
+    given[line.split(" ")[0]] = line
+    (tmp_path / "site.toml").write_text("\n".join(given.values()))
+    with pytest.raises(SettingError) as error:
+        read_site(tmp_path / "site.toml")
+    assert str(error.value).startswith(f"{tmp_path / 'site.toml'}: {sentence}")
+
+
+def test_paths_of_a_site_file_are_relative_to_it(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text('client-id = 0\nname = "n"\nmodel = "m"\ndata = "d"')
+    site = read_site(tmp_path / "site.toml")
+    assert site.path(site.store) == (tmp_path / "store").resolve()
+
+
+def same_predictions(out: Path, model: Any, images: torch.Tensor) -> dict[str, Any]:
+    """Weights and program in the folder predict as the model does; what is written about them."""
+    with torch.no_grad():
+        expected = model.eval()(images / 127.5 - 1.0)[1]
+        program = torch.jit.load(out / "model.torchscript")
+        assert torch.allclose(program(images), expected, atol=1e-5)
+        assert program(images.to(torch.uint8)).shape == expected.shape
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.load_state_dict(safetensors.torch.load_file(out / "weights.safetensors"))
+        assert torch.equal(model(images / 127.5 - 1.0)[1], expected)
+    about: dict[str, Any] = json.loads((out / "model.json").read_text())
+    return about
+
+
+def test_the_model_of_a_run_is_exported_and_predicts_the_same(fedl2g: Any, tmp_path: Path) -> None:
+    from fedl2g.data import load_dataset
+    from fedl2g.engines.host import Host, Site, resolve_device
+    from fedl2g.runs.directory import RunDirectory
+
+    assert fedl2g("run", *TINY, "--method", "fedmrl", "--set", "execution.checkpoint_every=1", "--out", "run").code == 0
+    assert fedl2g("export", "run", "--client", "1", "--out", "model").code == 0
+    directory = RunDirectory.open(tmp_path / "run")
+    experiment = directory.experiment()
+    dataset = load_dataset(experiment.dataset, samples=experiment.samples)
+    host = Host(Site(experiment, dataset, directory.partition()), resolve_device("cpu"))
+    host.load_state(1, safetensors.torch.load_file("run/checkpoints/round-000002/client-000001.safetensors"))
+    images = torch.from_numpy(dataset.images[:20]).float()
+    about = same_predictions(Path("model"), host.half(1).model, images)
+    assert (about["architecture"], about["round"], about["client"]) == ("small_cnn", 2, 1)
+    assert about["classes"] == list(dataset.class_names)
+    for arguments, sentence in (
+        (("run",), "name the client with --client 0"),
+        (("run", "--client", "9"), "numbered 0 to 2"),
+        (("nowhere.toml",), "cannot read nowhere.toml"),
+    ):
+        refused = fedl2g("export", *arguments, "--out", "other")
+        assert (refused.code, sentence in refused.sentence) == (2, True)
+    assert not Path("other").exists()
+
+
+def test_the_model_of_a_site_is_exported_and_predicts_the_same(fedl2g: Any, hospitals: Path) -> None:
+    north = hospitals / "sites" / "north"
+    nothing = fedl2g("export", str(north / "site.toml"), "--out", "model")
+    assert (nothing.code, "its runs: none" in nothing.sentence) == (2, True)
+    file, coordinator = read_site(north / "site.toml"), read_coordinator(hospitals / "coordinator/experiment.toml")
+    experiment, table = coordinator.experiment, coordinator.federation
+    server = get_method(experiment.method.name).server(experiment.method, coordinator.site.task)
+    request = Request("run1", experiment, table.classes, table.image_shape, 60, server.broadcast(60))
+    node = make_node(file, request)
+    assert node.train(request).report.steps > 0
+    assert fedl2g("export", str(north / "site.toml"), "--out", "model").code == 0
+    host = node._host(node._store(request).before(61))
+    images = torch.from_numpy(load_data(file, table.classes, table.image_shape).images).float()
+    about = same_predictions(Path("model"), host.half(0).model, images)
+    assert (about["site"], about["round"], about["run"]) == ("north", 60, "run1")
+    assert about["classes"] == ["zero", "one"]
+    other = fedl2g("export", str(north / "site.toml"), "--out", "model", "--run", "run2")
+    assert (other.code, "its runs: run1" in other.sentence) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", *TINY, "--engine", "flower", "--out", "run"),
+        ("deploy", "key", "node_key"),
+        ("deploy", "check", "site.toml", "--experiment", "experiment.toml"),
+    ],
+)
+def test_without_flower_what_to_install_is_said(
+    command: tuple[str, ...], fedl2g: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "flwr"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    found = fedl2g(*command)
+    assert found.code == 2
+    assert 'pip install "fedl2g[flower]"' in found.sentence
+    assert not Path("run").exists()
+    assert not Path("node_key").exists()

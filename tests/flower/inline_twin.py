@@ -1,0 +1,106 @@
+"""A deployed federation once more in one process, and what differs. A script: the sites' code is imported by it.
+
+python inline_twin.py FOLDER EXPERIMENT RUN [MISSED]    MISSED is JSON: round -> client -> why its reply was not used
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+
+from fedl2g.data import Partition, load_dataset
+from fedl2g.deploy.coordinator import read_coordinator
+from fedl2g.deploy.own_site import load_data, own_site
+from fedl2g.deploy.site_file import read_site
+from fedl2g.engines.base import Absence
+from fedl2g.engines.flower.store_files import newest_generation
+from fedl2g.engines.host import Site
+from fedl2g.engines.inline import InlineEngine
+from fedl2g.experiment import Experiment
+from fedl2g.methods.base import Reply
+from fedl2g.payload import Payload
+from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.runner import run_site
+
+TIMES = ("client_seconds", "server_seconds", "evaluation_seconds")
+Missed = dict[str, dict[str, str]]
+
+
+class LossyEngine(InlineEngine):
+    """Clients train, but the replies of some rounds are lost."""
+
+    def __init__(self, site: Site, missed: Missed) -> None:
+        super().__init__(site)
+        self.missed = missed
+
+    def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply | Absence]:
+        lost = self.missed.get(str(round), {})
+        for answer in super().train(round, participants, payload):
+            reason = lost.get(str(answer.client))
+            yield answer if reason is None else Absence(answer.client, reason)
+
+
+def inline_twin(folder: Path, experiment_file: Path, out: Path, missed: Missed) -> None:
+    """The same federation in one process: the sites' pictures side by side, each site's own split, its own network."""
+    coordinator = read_coordinator(experiment_file)
+    table = coordinator.federation
+    images, labels, models, train, test = [], [], [], [], []
+    for number, name in enumerate(table.sites):
+        file = read_site(folder / "sites" / name / "site.toml")
+        dataset = load_data(file, table.classes, table.image_shape)
+        part = own_site(file, coordinator.experiment, dataset).partition
+        offset = sum(map(len, labels))
+        train.append(part.train[number] + offset)
+        test.append(part.test[number] + offset)
+        images.append(dataset.images.transpose(0, 2, 3, 1))
+        labels.append(dataset.labels)
+        models.append(file.model)
+    out.mkdir(parents=True)
+    np.savez(
+        out / "data.npz", images=np.concatenate(images), labels=np.concatenate(labels),
+        class_names=np.array(table.classes),
+    )  # fmt: skip
+    settings = coordinator.experiment.model_dump(mode="json", exclude={"execution", "dataset", "partition", "models"})
+    experiment = Experiment(
+        **settings, dataset=str(out / "data.npz"), models=",".join(models), execution={"checkpoint_every": 1}
+    )
+    site = Site(experiment, load_dataset(experiment.dataset), Partition(tuple(train), tuple(test)))
+    run_site(site, out / "run", lambda site: LossyEngine(site, missed))
+
+
+def differences(folder: Path, experiment_file: Path, real: Path, twin: Path) -> list[str]:
+    """What differs: records, server state, every site's model, models that left their sites."""
+    sites = read_coordinator(experiment_file).federation.sites
+    records = [
+        [{k: v for k, v in r.to_dict().items() if k not in TIMES} for r in RunDirectory.open(path).history()]
+        for path in (real, twin)
+    ]
+    found = [f"record {a['round']}: {a} != {b}" for a, b in zip(*records, strict=True) if a != b]
+    last = f"checkpoints/round-{records[0][-1]['round']:06d}"
+    servers = [safetensors.torch.load_file(path / last / "server.safetensors") for path in (real, twin)]
+    found += [f"server {name}" for name in servers[1] if not torch.equal(servers[0][name], servers[1][name])]
+    run: str = json.loads((real / last / "nodes.json").read_text())["run"]
+    for number, name in enumerate(sites):
+        _, tensors, _ = newest_generation(folder / "sites" / name / "store" / run / f"client-{number:06d}")
+        expected = safetensors.torch.load_file(twin / last / f"client-{number:06d}.safetensors")
+        found += [f"{name} {k}" for k, t in expected.items() if not torch.equal(tensors[f"state/{k}"], t)]
+    return found + [f"{path} left its site" for path in sorted(real.rglob("client-*.safetensors"))]
+
+
+def main(folder: Path, experiment: Path, real: Path, missed: Missed) -> list[str]:
+    twin = real.with_name(real.name + "-inline")
+    inline_twin(folder, experiment, twin, missed)
+    return differences(folder, experiment, real, twin / "run")
+
+
+if __name__ == "__main__":
+    paths: Any = [Path(text).resolve() for text in sys.argv[1:4]]
+    lost: Missed = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
+    sys.stdout.write("RESULT " + json.dumps(main(*paths, lost)) + "\n")

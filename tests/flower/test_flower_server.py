@@ -1,0 +1,71 @@
+"""The server of a deployment whose SuperLink is gone: it ends with a sentence and lets its run directory go."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
+
+from flwr.superlink.grid import HttpGrid
+
+from fedl2g.deploy import server_app
+from fedl2g.deploy.scaffold import Plan, scaffold
+from fedl2g.errors import RunError
+from fedl2g.runs.directory import RunDirectory
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    scaffold(Plan(tmp_path / "fed", ("north", "south"), ("a", "b"), (1, 8, 8)))
+    path = tmp_path / "fed" / "coordinator" / "experiment.toml"
+    path.write_text(path.read_text().replace("[execution]\n", "[execution]\nlink_seconds = 0.5\n"))
+    return path
+
+
+def test_a_superlink_that_is_gone_is_given_up_after_the_time_set(experiment: Path, tmp_path: Path) -> None:
+    grid = HttpGrid("127.0.0.1:9", insecure=True, token="token")  # nobody listens there
+    with pytest.raises(RunError, match=r"the SuperLink could not be reached for 0 s .*start the SuperLink"):
+        server_app.run(grid, experiment, tmp_path / "run")
+    assert "ERROR the run stopped: the SuperLink could not be reached" in (tmp_path / "run" / "log.txt").read_text()
+    with RunDirectory.open(tmp_path / "run").lock():  # free for the run that goes on
+        pass
+
+
+class EndedGrid:
+    """Flower's monitor of a lost SuperLink sends SIGINT, and its heartbeat may send another."""
+
+    def get_node_ids(self) -> list[int]:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+        raise AssertionError("the run went on")
+
+
+def test_a_run_that_flower_ends_stops_at_once(experiment: Path, tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    grid: Any = EndedGrid()
+    with pytest.raises(RunError, match=r"Flower ended it .*start the run again"):
+        server_app.run(grid, experiment, tmp_path / "run")
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "ERROR the run stopped: Flower ended it" in (tmp_path / "run" / "log.txt").read_text()
+    with RunDirectory.open(tmp_path / "run").lock():
+        pass
+
+
+def test_the_next_run_waits_for_a_server_that_is_giving_up(
+    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedl2g.runs.runner._ENDING", 0.5)
+    grid: Any = EndedGrid()
+    with pytest.raises(RunError, match="Flower ended it"):
+        server_app.run(grid, experiment, tmp_path / "run")
+    started = time.monotonic()
+    with RunDirectory.open(tmp_path / "run").lock(), pytest.raises(RunError, match="in use by another process"):
+        server_app.run(grid, experiment, tmp_path / "run")
+    assert time.monotonic() - started >= 1.0  # link_seconds and the time to end
