@@ -16,11 +16,16 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from typer.testing import CliRunner
 
 import fedl2g
+from fedl2g.cli import app
 from fedl2g.errors import FedL2GError
+from fedl2g.paper.catalog import paper_experiment
+from fedl2g.report.cli import Figure
 from fedl2g.report.collect import group_runs, loss_increase, read_runs
 from fedl2g.report.page import embed_json, write_report
 
@@ -131,6 +136,47 @@ def test_the_page_holds_what_was_measured(page: Path, folder: Path) -> None:
     assert "th" in [tag for tag, _ in reader.tags]
 
 
+def test_the_page_says_why_megabytes_are_not_the_papers(page: Path, folder: Path) -> None:
+    (guided,) = read(page)[1]["byte_notes"]
+    assert guided.startswith("FedL2G's uploads are far below the paper's")
+    runs = [folder / "local-s0", folder / "local-s1"]
+    only_local = write_report(runs, folder / "local.html", tsne=False)
+    assert read(only_local)[1]["byte_notes"] == []
+    notes = paper_experiment("cost").notes_on(["fedmrl", "fedkd", "fedproto"])
+    assert [note.split()[0] for note in notes] == ["FedMRL", "FedKD's"]
+
+
+def test_methods_whose_clients_came_and_went_alike_share_a_picture(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"samples": 120, "clients": 3, "partition": "iid", "rounds": 3, "models": "small_cnn"}
+    for name, chance in (("local", 0.5), ("fedproto", 0.5), ("feddistill", 0.9), ("fml", 0.0)):
+        settings = fedl2g.Experiment(method=name, availability={"dropout_before": chance}, **common)
+        fedl2g.run(settings, tmp_path / name)
+    text = write_report([tmp_path], tmp_path / "report.html", tsne=False).read_text(encoding="utf-8")
+    (section,) = re.findall(r'<section id="presence">.*?</section>', text, flags=re.S)
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", section)
+    chance = "availability.dropout_before"  # the only setting that tells them apart: defaults are not in a label
+    half = [f"{name}, {chance}=0.5" for name in ("fedproto", "local")]
+    assert captions == [f"feddistill, {chance}=0.9 (seed 0)", f"{'; '.join(half)} (seed 0)"]
+    assert section.count("data:image/png;base64,") == 2
+
+
+@pytest.mark.parametrize("suffix", [".pdf", ".svg", ".png"])
+@pytest.mark.parametrize("figure", list(Figure))
+def test_every_figure_is_drawn_in_every_format(figure: Figure, suffix: str, folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / f"figure{suffix}"
+    runs = [str(folder / "local-s0"), str(folder / "fedl2g-f-10")]
+    result = CliRunner().invoke(app, ["plot", *reversed(runs), "--figure", figure.value, "-o", str(target)])
+    assert result.exit_code == 0, result.output
+    content = target.read_bytes()
+    assert content.startswith({".pdf": b"%PDF-", ".svg": b"<?xml", ".png": b"\x89PNG"}[suffix])
+    assert len(content) > 4000
+    if suffix == ".svg":  # everything that the figure is about is there: a panel for each part, and marks in it
+        drawn = ElementTree.fromstring(content).iter("{http://www.w3.org/2000/svg}g")
+        panels = [group for group in drawn if (group.get("id") or "").startswith("axes_")]
+        assert len(panels) == (1 if figure in (Figure.TSNE, Figure.BUBBLES) else 2)
+        assert all(len(list(panel.iter())) > 40 for panel in panels)
+
+
 def test_no_runs_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(FedL2GError, match="not a run directory"):
         write_report([tmp_path], tmp_path / "report.html")
@@ -166,12 +212,27 @@ class Browser:
         return [entry["message"] for entry in self._call("/se/log", {"type": "browser"})]
 
     def move_mouse(self, x: int, y: int) -> None:
-        move = {"type": "pointerMove", "x": x, "y": y, "duration": 0}
-        pointer = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [move]}
+        self._mouse(_move(x, y))
+
+    def drag_mouse(self, x: int, y: int, to: int) -> None:
+        """Press the button at (x, y), move sideways in steps and let go."""
+        steps = [_move(x + (to - x) * step // 4, y) for step in range(1, 5)]
+        self._mouse(_move(x, y), {"type": "pointerDown", "button": 0}, *steps, {"type": "pointerUp", "button": 0})
+
+    def double_click(self, x: int, y: int) -> None:
+        click = [{"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}]
+        self._mouse(_move(x, y), *click, *click)
+
+    def _mouse(self, *actions: dict[str, Any]) -> None:
+        pointer = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": actions}
         self._call("/actions", {"actions": [pointer]})
 
     def close(self) -> None:
         self._call("", None, "DELETE")
+
+
+def _move(x: int, y: int) -> dict[str, Any]:
+    return {"type": "pointerMove", "x": x, "y": y, "duration": 0}
 
 
 @pytest.fixture
@@ -195,12 +256,16 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
             process.terminate()
 
 
-def test_a_browser_draws_the_page(browser: Browser, page: Path) -> None:
+def show(browser: Browser, page: Path) -> None:
     browser.open(page)
     deadline = time.monotonic() + 60
     while browser.run("return document.body.dataset.ready") != "yes":
         assert time.monotonic() < deadline, browser.messages()
         time.sleep(0.2)
+
+
+def test_a_browser_draws_the_page(browser: Browser, page: Path) -> None:
+    show(browser, page)
     assert browser.messages() == []
     assert browser.run("return window.attacked") is None
     assert "</script>" in browser.run("return document.querySelector('h1').textContent")
@@ -231,4 +296,50 @@ def test_a_browser_draws_the_page(browser: Browser, page: Path) -> None:
     rows = browser.run(f"return {cells}.map(c => parseFloat(c.textContent))")
     assert len(rows) == 3
     assert rows == sorted(rows, reverse=True)
+    assert browser.messages() == []
+
+
+def test_dragging_zooms_into_the_rounds_and_a_double_click_shows_all_again(browser: Browser, page: Path) -> None:
+    show(browser, page)
+    browser.run("document.querySelector('#accuracy').scrollIntoView({block: 'center'})")
+    left, top, width = browser.run(
+        "const b = document.querySelector('#accuracy svg').getBoundingClientRect(); return [b.left, b.top, b.width]"
+    )
+    scale = width / browser.run("return document.querySelector('#accuracy svg').viewBox.baseVal.width")
+
+    def at(round: float) -> int:  # rounds 0 to 3 lie between the margins of 46 and 12
+        return int(left + scale * 46 + round / 3 * (width - scale * 58))
+
+    def axis() -> list[str]:
+        found = browser.run(
+            "const s = document.querySelector('#accuracy svg'), h = s.viewBox.baseVal.height; return "
+            "[...s.querySelectorAll('text')].filter(t => t.getAttribute('y') == h - 18).map(t => t.textContent)"
+        )
+        return [str(text) for text in found]
+
+    def points() -> str:
+        return str(browser.run("return document.querySelector('#accuracy polyline').getAttribute('points')"))
+
+    whole, hidden = points(), "return document.querySelector('#accuracy .tools button').hidden"
+    assert axis() == ["0", "1", "2", "3"]  # rounds have no halves
+    assert browser.run(hidden)
+    y = int(top + 80)
+    browser.drag_mouse(at(0.8), y, at(2.2))
+    assert axis() == ["1", "2"]
+    assert not browser.run(hidden)
+    browser.move_mouse(at(1.0), y)  # what was round 1 is now left of the middle
+    browser.move_mouse(at(0.6), y)
+    assert browser.run("return document.getElementById('tip').textContent").startswith("round 1")
+    browser.run("document.querySelector('.chip[data-label=local]').click()")
+    assert axis() == ["1", "2"]  # a method switched off leaves the zoom as it is
+    browser.run("document.querySelector('.chip[data-label=local]').click()")
+    browser.double_click(at(1.5), y)
+    assert axis() == ["0", "1", "2", "3"]
+    assert points() == whole
+    browser.drag_mouse(at(2.0), y, at(2.0) + 5)  # a click that trembled is no zoom
+    assert points() == whole
+    browser.drag_mouse(at(2.9), y, at(1.9))  # from right to left
+    assert axis() == ["2"]
+    browser.run("document.querySelector('#accuracy .tools button').click()")
+    assert points() == whole
     assert browser.messages() == []

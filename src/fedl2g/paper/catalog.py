@@ -9,7 +9,7 @@ import fnmatch
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -45,7 +45,12 @@ class PaperExperiment:
     figure: str = ""
     rounds: bool = False  # the paper prints the round of the best accuracy too
     notes: tuple[str, ...] = ()
+    method_notes: tuple[Mapping[str, Any], ...] = ()  # `text` about `methods`
     numbers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+
+    def notes_on(self, methods: Collection[str]) -> list[str]:
+        """The notes about any of these methods."""
+        return [note["text"] for note in self.method_notes if not set(note["methods"]).isdisjoint(methods)]
 
     def rows(self, column: Column) -> tuple[str, ...]:
         """The methods that have a cell in this column."""
@@ -158,6 +163,7 @@ def read_experiment(
         figure=entry.get("figure", ""),
         rounds=entry.get("rounds", False),
         notes=tuple(entry.get("notes", ())),
+        method_notes=tuple(entry.get("method_notes", ())),
         numbers=numbers.get("values", {}),
     )
 

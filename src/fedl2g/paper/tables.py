@@ -213,7 +213,7 @@ def provenance(experiment: PaperExperiment, study: Study, tables: Sequence[Sheet
     spread = sorted({len(e.seeds) for e in there})
     if spread and spread[0] < 3:
         lines.append(f"Fewer than three seeds in some cells (at least {spread[0]}); ± is given from two seeds on.")
-    return lines + list(experiment.notes)
+    return [*lines, *experiment.notes, *experiment.notes_on(experiment.methods)]
 
 
 def heading(column: Column) -> str:

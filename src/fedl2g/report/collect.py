@@ -12,15 +12,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from fedl2g.errors import RunError
+from fedl2g.privacy.settings import Noise, Privacy
 from fedl2g.records import MB, RoundRecord, best_record
+from fedl2g.robustness.settings import Aggregation, Attack, Availability
 from fedl2g.runs.directory import RunDirectory, find_runs
 
 if TYPE_CHECKING:
     from fedl2g.data import Dataset
 
 _HOW_NOT_WHAT = ("execution.",)
+_LATER_TABLES: dict[str, type[BaseModel]] = {
+    "noise": Noise,
+    "privacy": Privacy,
+    "aggregation": Aggregation,
+    "attack": Attack,
+    "availability": Availability,
+}
+_LATER = {f"{t}.{n}": field.default for t, kind in _LATER_TABLES.items() for n, field in kind.model_fields.items()}
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,9 @@ def _read(directory: RunDirectory) -> Run:
         settings = tomllib.loads((directory.path / "experiment.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"{directory.path / 'experiment.toml'} cannot be read: {error}") from error
-    run = Run(directory, flat(settings), directory.history())
+    # A table of settings that all have their defaults is not in the file: a default says the same where it is.
+    told = {name: value for name, value in flat(settings).items() if name not in _LATER or value != _LATER[name]}
+    run = Run(directory, told, directory.history())
     if "method.name" not in run.settings or "seed" not in run.settings:
         raise RunError(f"{directory.path / 'experiment.toml'} names no method or no seed; it is not a run of fedl2g")
     return run

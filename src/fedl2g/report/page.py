@@ -78,6 +78,7 @@ def collect_report(
         "made": {"fedl2g": fedl2g.__version__, "at": time.strftime("%Y-%m-%d %H:%M %Z").strip(), "runs": len(runs)},
         "notes": list(notes),
         "groups": [_group(group) for group in groups],
+        "byte_notes": _byte_notes(groups),
         "increase": loss_increase(groups),
         "settings": _settings(groups),
         "environments": _environments(runs),
@@ -121,6 +122,18 @@ def _group(group: Group) -> dict[str, Any]:
             for run in group.runs
         ],
     }
+
+
+def _byte_notes(groups: Sequence[Group]) -> list[str]:
+    """Why the megabytes of these methods are not the paper's."""
+    from fedl2g.paper.catalog import paper_experiment
+
+    sparse = [g.method for g in groups if not {"privacy.clip", "privacy.dense_uploads"} & _given(g.runs[0].settings)]
+    return paper_experiment("cost").notes_on(sparse)
+
+
+def _given(settings: dict[str, Any]) -> set[str]:
+    return {name for name, value in settings.items() if value}
 
 
 def _summary(values: Sequence[float]) -> dict[str, float | None]:
@@ -199,24 +212,32 @@ def _embeddings(groups: Sequence[Group], progress: Progress) -> list[dict[str, A
 
 
 def _presence(groups: Sequence[Group]) -> list[dict[str, str]]:
-    """Pictures of who was there when, of the first run of each group in which somebody was not."""
-    from fedl2g.report.presence import draw_presence
+    """Pictures of who was there when, of the first run of each group in which somebody was not.
 
-    pictures: list[dict[str, str]] = []
+    Methods whose clients came and went alike, as they do with equal settings and seed, share one picture.
+    """
+    from fedl2g.report.presence import draw_presence, presence
+
+    alike: dict[tuple[int, str], tuple[list[str], Run]] = {}
     for group in groups:
-        history = group.runs[0].directory.history()
-        if len(pictures) < MOST_PRESENCE and any(record.away or record.missing for record in history):
-            picture = io.BytesIO()
-            draw_presence(history, int(group.runs[0].settings["clients"]), picture)
-            pictures.append({"label": group.label, "png": base64.b64encode(picture.getvalue()).decode()})
+        run = group.runs[0]
+        if any(record.away or record.missing for record in run.history):
+            grid = json.dumps(presence(run.history, int(run.settings["clients"])))
+            alike.setdefault((run.seed, grid), ([], run))[0].append(group.label)
+    pictures: list[dict[str, str]] = []
+    for labels, run in list(alike.values())[:MOST_PRESENCE]:
+        picture = io.BytesIO()
+        draw_presence(run.history, int(run.settings["clients"]), picture)
+        label = f"{'; '.join(labels)} (seed {run.seed})"
+        pictures.append({"label": label, "png": base64.b64encode(picture.getvalue()).decode()})
     return pictures
 
 
 def _pictures(pictures: Sequence[dict[str, str]]) -> str:
     """The pictures of who was there when as a section of the page; nothing where everybody always was."""
     shown = "".join(
-        f"<figure><figcaption>{html.escape(p['label'])}</figcaption>"
-        f'<img alt="Who was there when" style="max-width:100%" src="data:image/png;base64,{p["png"]}"></figure>'
+        f'<figure class="card"><figcaption>{html.escape(p["label"])}</figcaption>'
+        f'<img alt="Who was there when" src="data:image/png;base64,{p["png"]}"></figure>'
         for p in pictures
     )
     return f'<section id="presence"><h2>Who was there when</h2>{shown}</section>' if shown else ""

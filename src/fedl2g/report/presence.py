@@ -21,6 +21,7 @@ _KINDS = (
     ("late or still busy", "#f2c14e", (BUSY,)),
     ("refused", "#000000", ()),
 )
+_EITHER = "#76808d"  # can be read on white and on black
 _NUMBER = {name: number for number, (name, _, _) in enumerate(_KINDS)}
 _REASON = {reason: number for number, (_, _, reasons) in enumerate(_KINDS) for reason in reasons}
 
@@ -45,11 +46,14 @@ def _kind(record: RoundRecord, client: int) -> int:
 
 
 def draw_presence(history: Sequence[RoundRecord], clients: int, target: Path | BytesIO) -> Path | BytesIO:
-    """Draw who was there when, to a file or into memory (as PNG)."""
+    """Draw who was there when: to a file, or into memory for a page (PNG; for light and dark, and without a title)."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
 
+    on_a_page = isinstance(target, BytesIO)
+    ink = _EITHER if on_a_page else "black"
     grid = presence(history, clients)
     figure = Figure(figsize=(9, min(12.0, 2.0 + 0.2 * clients)), layout="constrained")
     axes = figure.subplots()
@@ -62,15 +66,22 @@ def draw_presence(history: Sequence[RoundRecord], clients: int, target: Path | B
             norm=BoundaryNorm([n - 0.5 for n in range(len(_KINDS) + 1)], len(_KINDS)),
             extent=(0.5, len(grid[0]) + 0.5, clients - 0.5, -0.5),
         )
-    axes.set(xlabel="round", ylabel="client", title="Who was there when")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(nbins=10, integer=True))
+        axis.label.set_color(ink)
+    axes.tick_params(colors=ink)
+    axes.spines[:].set_color(ink)
+    axes.set(xlabel="round", ylabel="client", title="" if on_a_page else "Who was there when")
     shown = sorted({kind for row in grid for kind in row})
     figure.legend(
         handles=[Patch(color=_KINDS[kind][1], label=_KINDS[kind][0]) for kind in shown],
         loc="outside lower center",
         ncols=4,
         fontsize="small",
+        labelcolor=ink,
+        frameon=False,
     )
     if isinstance(target, Path):
         target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=150)
+    figure.savefig(target, dpi=150, transparent=on_a_page)
     return target

@@ -165,7 +165,9 @@
         draw(svg, "line", { x1: margin.left, x2: width - margin.right, y1: Y(tick), y2: Y(tick), class: zero && tick === 0 ? "zero" : "gridline" });
         draw(svg, "text", { x: margin.left - 6, y: Y(tick) + 4, "text-anchor": "end" }, {}, format.axis(tick));
       }
-      for (const tick of log ? logTicks(x0, x1) : ticks(x0, x1, width < 420 ? 4 : 7)) {
+      const marks = log ? logTicks(x0, x1) : ticks(x0, x1, width < 420 ? 4 : 7);
+      const whole = marks.filter(Number.isInteger);
+      for (const tick of xLabel.startsWith("round") && whole.length ? whole : marks) {
         draw(svg, "text", { x: X(tick), y: height - margin.bottom + 16, "text-anchor": "middle" }, {}, mark(tick));
       }
       draw(svg, "line", { x1: margin.left, x2: width - margin.right, y1: height - margin.bottom, y2: height - margin.bottom, class: "axis" });
@@ -278,7 +280,7 @@
       const X = (v) => left + (v - low) / (1 - low) * (width - left - right);
       for (const tick of ticks(low, 1, 5)) {
         draw(svg, "line", { x1: X(tick), x2: X(tick), y1: 4, y2: height - 22, class: "gridline" });
-        draw(svg, "text", { x: X(tick), y: height - 7, "text-anchor": "middle" }, {}, `${(100 * tick).toFixed(0)} %`);
+        draw(svg, "text", { x: X(tick), y: height - 7, "text-anchor": X(tick) < 16 ? "start" : "middle" }, {}, `${(100 * tick).toFixed(0)} %`);
       }
       rows.forEach((group, n) => {
         const y = n * each;
@@ -450,6 +452,7 @@
   if (data.groups.some((g) => g.bytes.x[g.bytes.x.length - 1] > 0)) {
     lineChart("figures", { id: "bytes", title: "Accuracy against megabytes sent", caption: "Up and down, all clients together, first seed.", xLabel: "MB", series: () => data.groups.map((g) => ({ label: g.label, ...g.bytes })), format: accuracy, logX: true, xText: (x) => `${short(x)} MB` });
     barChart("figures", { id: "communication", title: "Communication per round", caption: "Counted from the payloads that crossed: MB of all participants together.", bars: (g) => [{ name: "up", value: g.cost.up_mb ?? 0 }, { name: "down", value: g.cost.down_mb ?? 0, faint: true }], format: short, log: true, logSwitch: true });
+    if (data.byte_notes.length) document.getElementById("communication").append(make("div", { class: "why" }, make("b", {}, "Why these are not the paper's megabytes"), ...data.byte_notes.map((note) => make("p", {}, note))));
   }
   barChart("figures", { id: "computation", title: "Computation per round", caption: "Seconds of all participants together on the machine of the run, and of the server.", bars: (g) => [{ name: "s clients", value: g.cost.client_s ?? 0 }].concat(g.cost.warmup_client_s === null ? [] : [{ name: "s clients, warm-up round", value: g.cost.warmup_client_s, faint: true }], [{ name: "s server", value: g.cost.server_s ?? 0, faint: true }]), format: short, logSwitch: true });
   spreadChart();
