@@ -2,7 +2,7 @@
 
 python benchmarks/flower_cost.py sizes      # bytes of one request and one reply, per method
 python benchmarks/flower_cost.py replies    # server seconds and memory per reply
-python benchmarks/flower_cost.py engines    # a round on inline, workers and Flower's simulation
+python benchmarks/flower_cost.py engines    # a round on inline, workers, Flower's simulation and a deployment
 """
 
 from __future__ import annotations
@@ -10,8 +10,13 @@ from __future__ import annotations
 import resource
 import statistics
 import sys
+import tempfile
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from flower_deployment import Deployment
 
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.flower import require_flower
@@ -86,10 +91,10 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def engines(repeats: int = 5) -> None:
+def engines(repeats: int = 5, clients: int = 4, idle_seconds: float = 30.0) -> None:
     from fedl2g.engines import open_engine
 
-    at = site("fedl2g-f")
+    at = site("fedl2g-f", clients)
     server = get_method("fedl2g-f").server(at.experiment.method, at.task)
     broadcast = server.broadcast(1)
     opened = {}
@@ -97,19 +102,49 @@ def engines(repeats: int = 5) -> None:
         experiment = Experiment(**{**dict(at.experiment), "execution": {"engine": name, "workers": 2}})
         started = time.perf_counter()
         opened[name] = open_engine(Site(experiment, at.dataset, at.partition))
-        list(opened[name].train(1, range(4), broadcast))  # clients are built, processes have loaded torch
+        list(opened[name].train(1, range(clients), broadcast))  # clients are built, processes have loaded torch
         print(f"{name}: started, first round done after {time.perf_counter() - started:.1f} s")
-    seconds: dict[str, list[float]] = {name: [] for name in opened}
-    for round in range(2, 2 + repeats):  # interleaved, so that a busy machine is busy for all of them
-        for name, engine in opened.items():
+
+    def timed(name: str) -> Callable[[int], float]:
+        def train(round: int) -> float:
             started = time.perf_counter()
-            list(engine.train(round, range(4), broadcast))
-            seconds[name].append(time.perf_counter() - started)
-    inline = statistics.median(seconds["inline"])
-    for name, found in seconds.items():
-        print(f"{name}: {statistics.median(found) / inline:.2f} x the inline round (4 clients, 100 samples each)")
+            list(opened[name].train(round, range(clients), broadcast))
+            return time.perf_counter() - started
+
+        return train
+
+    with tempfile.TemporaryDirectory() as folder:
+        deployment = Deployment(at, Path(folder) / "federation")
+        try:
+            alone, waiting = deployment.start(idle_seconds)
+            print(f"deployment: first round took {deployment.train(1):.1f} s")
+            trains = {**{name: timed(name) for name in opened}, "deployment": deployment.train}
+            seconds: dict[str, list[float]] = {name: [] for name in trains}
+            polling = deployment.polling(idle_seconds)
+            used, lasted = 0.0, 0.0
+            for round in range(2, 2 + repeats):  # interleaved, so that a busy machine is busy for all of them
+                for name, train in trains.items():
+                    before, started = deployment.superlink_cpu(), time.perf_counter()
+                    seconds[name].append(train(round))
+                    if name == "deployment":
+                        used += deployment.superlink_cpu() - before
+                        lasted += time.perf_counter() - started
+        finally:
+            deployment.close()
     for engine in opened.values():
         engine.close()
+    inline = statistics.median(seconds["inline"])
+    for name, found in seconds.items():
+        print(
+            f"{name}: {statistics.median(found) / inline:.2f} x the inline round, {statistics.median(found):.2f} s "
+            f"({clients} clients, 100 samples each)"
+        )
+    node = max(waiting - alone, 0.0) / clients
+    exchange = (used - polling * lasted) / (clients * repeats)
+    print(
+        f"SuperLink: {node * 1e3:.2f} ms of CPU a second for a node that waits, {(polling - waiting) * 1e3:.0f} ms a "
+        f"second for a server that waits for a round, {exchange * 1e3:.0f} ms for a request and its reply"
+    )
 
 
 if __name__ == "__main__":

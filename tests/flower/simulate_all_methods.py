@@ -20,6 +20,20 @@ from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.runner import Interrupted, resume, run
 
 CLIENTS = 4
+# Settings that the engine's clients and the round loop must carry out alike wherever the clients live.
+WORLDS: dict[str, dict[str, Any]] = {
+    "unstable": {
+        "availability": {
+            "dropout_before": 0.2, "dropout_after": 0.2, "speed_spread": 1.0, "deadline": 1.0, "late": "use",
+        },
+        "attack": {"share": 0.25, "kind": "noise", "strength": 3.0},
+        "noise": {"std": 0.05, "coefficient": 0.1, "scale": "relative"},
+        "aggregation": {"rule": "trimmed_mean", "trim": 0.25},
+        "rounds": 4,
+    },
+    "private, client": {"privacy": {"clip": 1.0, "noise_multiplier": 1.0, "noise": "client"}},
+    "private, server": {"privacy": {"clip": 1.0, "noise_multiplier": 1.0, "noise": "server"}},
+}  # fmt: skip
 TIMES = ("client_seconds", "server_seconds", "evaluation_seconds")
 
 
@@ -51,21 +65,23 @@ def _command(process: Path) -> bytes:
         return b""
 
 
-def experiment(method: str, engine: str) -> Experiment:
+def experiment(method: str, engine: str, **more: Any) -> Experiment:
     settings: dict[str, Any] = {"name": method}
     if method.startswith("fedl2g"):
         settings["warmup_rounds"] = 1  # one round without training, one with
-    return Experiment(
-        method=settings, dataset="digits", samples=240, clients=CLIENTS, rounds=2, partition="dirichlet:0.5",
-        participation=0.75, seed=3, execution={"engine": engine, "checkpoint_every": 1, "workers": 2},
-    )  # fmt: skip
+    common: dict[str, Any] = {
+        "method": settings, "dataset": "digits", "samples": 240, "clients": CLIENTS, "rounds": 2, "seed": 3,
+        "partition": "dirichlet:0.5", "participation": 0.75,
+        "execution": {"engine": engine, "checkpoint_every": 1, "workers": 2},
+    }  # fmt: skip
+    return Experiment(**{**common, **more})
 
 
 def outcome(path: Path) -> dict[str, Any]:
     """All numbers of a run: its records without times, and every tensor of its last checkpoint."""
     records = [{k: v for k, v in r.to_dict().items() if k not in TIMES} for r in RunDirectory.open(path).history()]
     tensors = {}
-    for file in sorted((path / "checkpoints" / "round-000002").glob("*.safetensors")):
+    for file in sorted(max((path / "checkpoints").glob("round-*")).glob("*.safetensors")):
         for name, tensor in safetensors.torch.load_file(file).items():
             tensors[f"{file.name}/{name}"] = tensor.numpy().tobytes()
     return {"records": records, "tensors": tensors}
@@ -78,6 +94,13 @@ def differences(path: Path, reference: Path) -> list[str]:
     return found + sorted(n for n in names if ours["tensors"].get(n) != theirs["tensors"].get(n))
 
 
+def happenings(path: Path) -> list[str]:
+    """What befell the clients of a run, as words of its records."""
+    records = [record.to_dict() for record in RunDirectory.open(path).history()]
+    reasons = {reason for record in records for reason in record["missing"].values()}
+    return sorted(reasons | {word for word in ("late", "hostile") for record in records if record[word]})
+
+
 def main(out: Path) -> None:
     require_flower()
     from fedl2g.engines.flower.simulation import shared_simulation
@@ -85,10 +108,16 @@ def main(out: Path) -> None:
     found: dict[str, list[str]] = {}
     for method in method_names():
         run(experiment(method, "inline"), out / f"{method}-inline")
+    for world, settings in WORLDS.items():
+        run(experiment("feddistill", "inline", **settings), out / f"{world}-inline")
     with shared_simulation(CLIENTS, workers=2):
         for method in method_names():
             run(experiment(method, "flower"), out / f"{method}-flower")
             found[method] = differences(out / f"{method}-flower", out / f"{method}-inline")
+        for world, settings in WORLDS.items():
+            run(experiment("feddistill", "flower", **settings), out / f"{world}-flower")
+            found[world] = differences(out / f"{world}-flower", out / f"{world}-inline")
+        found["seen"] = happenings(out / "unstable-flower")
         for first, second in (("flower", "inline"), ("inline", "flower")):
             path = out / f"{first}-then-{second}"
             try:

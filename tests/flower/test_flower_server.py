@@ -23,7 +23,7 @@ from fedl2g.runs.directory import RunDirectory
 def experiment(tmp_path: Path) -> Path:
     scaffold(Plan(tmp_path / "fed", ("north", "south"), ("a", "b"), (1, 8, 8)))
     path = tmp_path / "fed" / "coordinator" / "experiment.toml"
-    path.write_text(path.read_text().replace("[execution]\n", "[execution]\nlink_seconds = 0.5\n"))
+    path.write_text(path.read_text().replace("link_seconds = 120.0", "link_seconds = 0.5"))
     return path
 
 

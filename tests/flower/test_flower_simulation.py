@@ -9,6 +9,7 @@ import pytest
 from private_network import run_python, run_script
 
 from fedl2g.methods.registry import method_names
+from fedl2g.robustness import availability
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
@@ -27,6 +28,15 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 @pytest.mark.parametrize("method", method_names())
 def test_simulation_equals_inline_bit_for_bit(method: str, found: dict[str, list[str]]) -> None:
     assert found[method] == []
+
+
+@pytest.mark.parametrize("world", ["unstable", "private, client", "private, server"])
+def test_unstable_hostile_and_private_runs_equal_inline_bit_for_bit(world: str, found: dict[str, list[str]]) -> None:
+    assert found[world] == []
+
+
+def test_the_unstable_run_was_unstable(found: dict[str, list[str]]) -> None:
+    assert set(found["seen"]) >= {"hostile", "late", availability.DROPPED, availability.LOST, availability.BUSY}
 
 
 @pytest.mark.parametrize("order", ["flower-then-inline", "inline-then-flower"])

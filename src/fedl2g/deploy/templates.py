@@ -91,6 +91,8 @@ deadline_seconds = 3600.0
 minimum_replies = 2
 below_minimum = "wait"
 maximum_reply_mb = 64.0
+# A run whose SuperLink is gone for so long stops; start both again, and it goes on after its last round.
+link_seconds = 120.0
 
 [federation]
 classes = [$classes]

@@ -25,6 +25,7 @@ from fedl2g.payload import Payload
 _log = logging.getLogger(__name__)
 _NODE_UNAVAILABLE = 5  # flwr's ErrorCode, which is not public
 _MB = 2**20
+_GRACE = 60.0  # seconds a message outlives the deadline: it is this engine that decides what came too late
 
 Answer = TypeVar("Answer", Reply, Evaluation)
 Kind = Literal["train", "evaluate"]
@@ -248,7 +249,8 @@ class GridEngine:
         ready = [client for client, when in due.items() if when <= now and client in self._nodes]
         if not ready:
             return
-        ttl = self.site.experiment.execution.deadline_seconds or DEFAULT_TTL
+        deadline = self.site.experiment.execution.deadline_seconds
+        ttl = DEFAULT_TTL if deadline is None else deadline + _GRACE
         letters = [Message(content, self._nodes[client], kind, ttl=ttl) for client in ready]
         sent = self._push(letters)
         for client, letter in zip(ready, letters, strict=True):
