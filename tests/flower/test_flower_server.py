@@ -15,8 +15,9 @@ from flwr.superlink.grid import HttpGrid
 
 from fedl2g.deploy import server_app
 from fedl2g.deploy.scaffold import Plan, scaffold
-from fedl2g.errors import RunError
+from fedl2g.errors import RunError, SettingError
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.runner import resume
 
 
 @pytest.fixture
@@ -34,6 +35,8 @@ def test_a_superlink_that_is_gone_is_given_up_after_the_time_set(experiment: Pat
     assert "ERROR the run stopped: the SuperLink could not be reached" in (tmp_path / "run" / "log.txt").read_text()
     with RunDirectory.open(tmp_path / "run").lock():  # free for the run that goes on
         pass
+    with pytest.raises(SettingError, match=r"`flwr run` \(coordinator/run.sh\) goes on with it"):
+        resume(tmp_path / "run")
 
 
 class EndedGrid:

@@ -53,8 +53,8 @@ def test_the_command_runs_on_flower_to_the_numbers_of_inline(tmp_path: Path) -> 
     for engine in ("flower", "inline"):
         done = run_python(
             "-m", "fedl2g", "run", "--dataset", "digits", "--samples", "120", "--partition", "iid", "--clients", "2",
-            "--models", "small_cnn", "--rounds", "1", "--quiet", "--json", "--engine", engine, "--out", engine,
-            timeout=400, cwd=tmp_path,
+            "--models", "small_cnn", "--method", "fedproto", "--rounds", "1", "--quiet", "--json", "--engine", engine,
+            "--out", engine, timeout=400, cwd=tmp_path,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-4000:]
         results.append(json.loads(done.stdout.splitlines()[-1]))

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedl2g.errors import SettingError
+from fedl2g.runs.directory import SITES
 
 if TYPE_CHECKING:
     from fedl2g.engines.host import Site
     from fedl2g.experiment import Experiment
-
-SITES = "sites"  # the dataset's name in a deployment: the data stays at the sites
 
 
 class FederationTable(BaseModel):

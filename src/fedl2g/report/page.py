@@ -185,7 +185,7 @@ def _environments(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 def _partitions(runs: Sequence[Run], progress: Progress) -> list[dict[str, Any]]:
     chosen: dict[tuple[str, ...], list[Run]] = {}
-    for run in runs:
+    for run in (run for run in runs if not run.directory.deployed):
         keys = ("dataset", "samples", "partition", "clients", "seed", "test_fraction")
         chosen.setdefault(tuple(str(run.settings.get(k)) for k in keys), []).append(run)
     result = []

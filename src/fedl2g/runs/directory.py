@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedl2g.data import Dataset, Partition
     from fedl2g.experiment import Experiment
 
+SITES = "sites"  # the dataset's name and fingerprint in a deployment: the data stays at the sites
 _FORMAT = 1
 _ABOUT = {
     **dict.fromkeys(("method", "dataset", "partition", "models", "fingerprint", "dataset_fingerprint", "created"), str),
@@ -96,6 +97,11 @@ class RunDirectory:
             if type(about.get(name)) is not kind:
                 raise RunError(f"{self.path / 'run.json'} cannot be used: {name!r} is missing or not what it should be")
         return about
+
+    @property
+    def deployed(self) -> bool:
+        """Whether the clients lived at their own sites: of who holds which samples, nothing is known here."""
+        return bool(self.about()["dataset_fingerprint"] == SITES)
 
     def experiment(self) -> Experiment:
         """The experiment of this run."""

@@ -94,6 +94,8 @@ def resume(
     A run whose models or data are Python functions names them in its own file: they are imported if you `trust` it.
     """
     directory = RunDirectory.open(Path(path))
+    if directory.deployed and directory.result() is None:
+        raise SettingError(f"{path} is the run of a deployment: `flwr run` (coordinator/run.sh) goes on with it")
     experiment = directory.experiment()
     if not trust and (code := named_code(experiment)):
         raise SettingError(
