@@ -202,5 +202,5 @@ def test_images_from_a_file_stand_in_for_a_named_dataset(tmp_path: Path) -> None
     (cell,) = study.cells(paper_experiment("aggregation"), 1, ["cifar10", "local"])
     experiment = study.experiment(cell)
     assert experiment.dataset == str(path)
-    assert experiment.samples == 6000
+    assert experiment.samples == 4000
     assert experiment.models == "small"
