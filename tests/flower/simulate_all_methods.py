@@ -31,6 +31,7 @@ WORLDS: dict[str, dict[str, Any]] = {
         "noise": {"std": 0.05, "coefficient": 0.1, "scale": "relative"},
         "aggregation": {"rule": "trimmed_mean", "trim": 0.25},
         "rounds": 4,
+        "participation": 1.0,
     },
     "private, client": {"privacy": {"clip": 1.0, "noise_multiplier": 1.0, "noise": "client"}},
     "private, server": {"privacy": {"clip": 1.0, "noise_multiplier": 1.0, "noise": "server"}},

@@ -26,6 +26,13 @@ HARD: dict[str, Any] = {
 }
 
 
+PRIVATE: dict[str, Any] = {
+    **{name: HARD[name] for name in ("method", "samples", "image_size", "partition", "models", "clients", "rounds")},
+    "participation": 0.6,
+    "availability": {"dropout_before": 0.2, "dropout_after": 0.2},
+}
+
+
 def _history(path: Path) -> list[dict[str, Any]]:
     records = [record.to_dict() for record in RunDirectory.open(path).history()]
     return [{name: value for name, value in record.items() if "seconds" not in name} for record in records]
@@ -50,3 +57,36 @@ def test_a_hard_world_is_the_same_on_workers_and_after_an_interruption(
     run.metrics.write_text("")
     fedl2g.resume(run.path)
     assert _history(run.path) == expected
+
+
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        {"clip": 1.0, "noise_multiplier": 1.0, "noise": "client"},
+        {"clip": 1.0, "noise_multiplier": 1.0, "noise": "server"},
+        {"clip": 1.0, "noise_multiplier": 0.5, "denominator": "counted"},
+        {"dense_uploads": True},
+    ],
+    ids=["client", "server", "counted", "dense"],
+)
+def test_a_private_world_is_the_same_on_workers(
+    privacy: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedl2g.engines.workers.step_seconds", lambda *a, **k: 1.0)
+    outcomes = []
+    for engine in ("inline", "workers"):
+        path = tmp_path / engine
+        execution = {"engine": engine, "workers": 2, "checkpoint_every": 3}
+        fedl2g.run(Experiment(**{**PRIVATE, "privacy": privacy}, execution=execution), path)
+        outcomes.append((_history(path), _tensors(path)))
+    assert outcomes[0] == outcomes[1]
+    if "clip" in privacy:
+        assert outcomes[0][0][-1]["privacy"]["epsilon"] > 0
+        plain = Experiment(**{**PRIVATE, "privacy": {**privacy, "noise_multiplier": 1e-6}})
+        fedl2g.run(plain, tmp_path / "plain")
+        assert _history(tmp_path / "plain") != outcomes[0][0]  # the noise does show in these numbers
+
+
+def _tensors(path: Path) -> dict[str, bytes]:
+    files = max((path / "checkpoints").glob("round-*")).glob("*.safetensors")
+    return {file.name: file.read_bytes() for file in files}

@@ -51,7 +51,10 @@ class Dataset:
 
     @classmethod
     def open(cls, folder: Path) -> Dataset:
-        """Open a cache folder; raises OSError, ValueError or KeyError where it is incomplete or damaged."""
+        """Open a cache folder; raises OSError, ValueError or another error where it is incomplete or damaged.
+
+        All but the pixels is checked: reading those would take as long as the cache saves.
+        """
         meta = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
         if not isinstance(meta, dict):
             raise ValueError(f"{folder / META_FILE} is not a JSON object")
@@ -61,18 +64,26 @@ class Dataset:
         images = np.load(folder / IMAGES_FILE, mmap_mode="r", allow_pickle=False)
         labels = np.load(folder / LABELS_FILE, allow_pickle=False)
         domains = np.load(folder / DOMAINS_FILE, allow_pickle=False) if DOMAINS_FILE in meta["file_sizes"] else None
-        if images.dtype != np.uint8 or images.ndim != 4 or labels.shape != images.shape[:1]:
-            raise ValueError(f"{folder} does not hold one label for each image")
-        for small in (labels, domains):
+        if images.dtype != np.uint8 or images.ndim != 4:
+            raise ValueError(f"{folder} holds no images")
+        class_names, domain_names = tuple(meta["class_names"]), tuple(meta["domain_names"])
+        texts = (meta["name"], meta["fingerprint"], *class_names, *domain_names)
+        if not all(isinstance(text, str) for text in texts) or len(meta["fingerprint"]) != 64:
+            raise ValueError(f"{folder / META_FILE} holds names that are not text, or no fingerprint")
+        for small, names in ((labels, class_names), (domains, domain_names)):
             if small is not None:
+                if small.dtype != np.int64 or small.shape != images.shape[:1] or not len(small):
+                    raise ValueError(f"{folder} does not hold one whole number for each image")
+                if small.min() < 0 or small.max() >= len(names):
+                    raise ValueError(f"{folder} holds a label or domain that has no name")
                 small.flags.writeable = False
         return cls(
             name=meta["name"],
             images=images,
             labels=labels,
-            class_names=tuple(meta["class_names"]),
+            class_names=class_names,
             domains=domains,
-            domain_names=tuple(meta["domain_names"]),
+            domain_names=domain_names,
             fingerprint=meta["fingerprint"],
             folder=folder,
         )

@@ -7,8 +7,6 @@ import importlib
 import os
 import re
 import sys
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,11 +46,14 @@ def read_npz(path: Path, image_size: int | None) -> Content:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             found = {key: arrays[key] for key in arrays.files if key in _KEYS}
-    except (OSError, ValueError, EOFError, TypeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # numpy and zipfile answer what a file may hold with errors of many kinds
         raise DataError(
             f"{path} cannot be read as an .npz file of plain arrays ({error}); write it with "
             "numpy.savez(path, images=..., labels=...)."
         ) from error
+    for key, array in found.items():
+        if not isinstance(array, np.ndarray):  # numpy gives the bytes of what is no array
+            raise DataError(f"{path} holds a {key!r} that is no array; write it with numpy.savez.")
     return content_of_arrays(found, str(path), image_size)
 
 
@@ -142,7 +143,7 @@ def _numbered(
         )
     if values.dtype.kind == "U" and names is None:
         found, numbers = np.unique(values, return_inverse=True)
-        return numbers.astype(np.int64), tuple(found.tolist())
+        return numbers.astype(np.int64), _texts(found, key, origin)
     if values.dtype.kind not in "iu":
         raise DataError(f"{origin} has {key} of type {values.dtype}, but they must be whole numbers from 0 on.")
     if values.min() < 0:
@@ -159,7 +160,14 @@ def _numbered(
             f"{origin} has {key} up to {values.max()}, but only {len(names)} names for them (0 to {len(names) - 1}); "
             "name every one or leave the names out."
         )
-    return values.astype(np.int64), tuple(names.tolist())
+    return values.astype(np.int64), _texts(names, key, origin)
+
+
+def _texts(names: NDArray[Any], key: str, origin: str) -> tuple[str, ...]:
+    try:
+        return tuple(names.tolist())
+    except (ValueError, SystemError) as error:  # bytes in the file that are no characters
+        raise DataError(f"{origin} has names for its {key} that are not text ({error}); store them anew.") from error
 
 
 def read_folder(root: Path, image_size: int | None) -> Content:

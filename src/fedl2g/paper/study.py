@@ -145,7 +145,7 @@ def _dimensions(dataset: str) -> tuple[int, int, int]:
         with np.load(dataset, allow_pickle=False) as arrays:
             labels, height = arrays["labels"], arrays["images"].shape[1]
             classes = len(arrays["class_names"]) if "class_names" in arrays.files else len(np.unique(labels))
-    except (OSError, ValueError, KeyError, IndexError) as error:
+    except Exception as error:  # numpy and zipfile answer what a file may hold with errors of many kinds
         raise SettingError(
             f"{dataset} cannot be read as an .npz file with `images` and `labels` ({error}); --dataset-path takes "
             "NAME=FILE.npz"

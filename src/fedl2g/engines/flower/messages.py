@@ -71,7 +71,7 @@ def unpack_request(records: RecordDict, limit: int) -> Request:
         raise PayloadError("the request holds no experiment, classes and image shape")
     try:
         experiment = Experiment(**json.loads(text))
-    except (ValueError, TypeError, SettingError) as error:
+    except (ValueError, TypeError, RecursionError, SettingError) as error:
         raise PayloadError(f"the experiment in the request cannot be used: {error}") from error
     return Request(
         run,
@@ -146,7 +146,10 @@ def pack_refusal(error: FedL2GError) -> RecordDict:
 def _raise_refusal(records: RecordDict) -> None:
     if "refusal" in records:
         refusal = _record(records, "refusal", ConfigRecord)
-        raise Refused(str(refusal.get("kind"))[:_NAME_LIMIT], str(refusal.get("message"))[:2000])
+        kind, message = refusal.get("kind"), refusal.get("message")
+        if not isinstance(kind, str) or not isinstance(message, str) or not message.strip():
+            raise PayloadError("the refusal that arrived gives no reason")
+        raise Refused(kind[:_NAME_LIMIT], message[:2000])
 
 
 def _check_sender(records: RecordDict, *, client: int, run: str, round: int) -> None:
