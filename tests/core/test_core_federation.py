@@ -14,10 +14,12 @@ import fedl2g
 from fedl2g.client import Task
 from fedl2g.engines.base import Evaluation
 from fedl2g.engines.host import Host
-from fedl2g.errors import Diverged
+from fedl2g.engines.inline import InlineEngine
+from fedl2g.errors import Diverged, RunError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.methods.base import Reply, Report, ServerHalf
+from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload, TensorSpec
 from fedl2g.records import RoundRecord
 from fedl2g.runs.directory import RunDirectory
@@ -340,3 +342,19 @@ def test_bytes_are_those_really_sent(tiny: Callable[..., Experiment], tmp_path: 
     assert all(record.up_bytes % (8 + 512 * 4) == 0 for record in history)
     assert all(4 * (8 + 512 * 4) <= record.up_bytes <= 4 * 10 * (8 + 512 * 4) for record in history[1:])
     assert result.down_mb_per_round == 4 * (10 * 8 + 10 * 512 * 4) / 2**20
+
+
+def test_a_run_that_diverges_before_its_first_evaluation_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = {"samples": 60, "clients": 2, "partition": "iid", "models": "small_cnn", "rounds": 1, "method": "feddistill"}
+    server = get_method("feddistill").server
+    monkeypatch.setattr(server, "broadcast", lambda self, round: {"rows": torch.full((1, 2), torch.nan)})
+    for _ in range(2):  # and says it again when it is asked again
+        with pytest.raises(RunError, match=r"before its first evaluation.*send in round 1 holds NaN"):
+            fedl2g.run(Experiment(**tiny), tmp_path / "run")
+    assert not (tmp_path / "run" / "result.json").exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(InlineEngine, "evaluate", lambda self, clients, payload: [])
+    with pytest.raises(RunError, match=r"before its first evaluation.*no client could be evaluated"):
+        fedl2g.run(Experiment(**tiny), tmp_path / "other")

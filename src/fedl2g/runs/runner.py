@@ -16,7 +16,7 @@ from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.methods.registry import get_method
 from fedl2g.models.catalog import is_factory
-from fedl2g.records import RunResult, Status, summarise
+from fedl2g.records import RunResult, Status, best_record, summarise
 from fedl2g.runs.checkpoint import restore_checkpoint
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.observers import Checkpointer, EarlyStop, MetricsWriter, StopOnInterrupt
@@ -182,6 +182,7 @@ def _execute(
     engine = open_clients(replace(site, scratch=scratch))
     federation = Federation(experiment, server, engine, watching)
     status: Status = "finished"
+    reason = "no client could be evaluated"
     try:
         _run_to_the_end(federation, directory)
         if federation.stop_reason == StopOnInterrupt.REASON:
@@ -193,11 +194,16 @@ def _execute(
             status = "stopped early"
     except Diverged as error:
         _log.warning("%s", error)
-        status = "diverged"
+        status, reason = "diverged", str(error)
     finally:
         interrupt.close()
         engine.close()
         shutil.rmtree(scratch, ignore_errors=True)
+    if best_record(federation.history) is None:
+        raise RunError(
+            f"the run in {directory.path} ended before its first evaluation and has no result: {reason}; look at the "
+            "initial networks and at the method's settings, then start again with another --out"
+        )
     result = summarise(
         federation.history,
         method=experiment.method.name,
