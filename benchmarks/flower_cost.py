@@ -8,6 +8,7 @@ python benchmarks/flower_cost.py engines    # a round on inline, workers, Flower
 from __future__ import annotations
 
 import resource
+import signal
 import statistics
 import sys
 import tempfile
@@ -148,5 +149,6 @@ def engines(repeats: int = 5, clients: int = 4, idle_seconds: float = 30.0) -> N
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a deployment's processes end with this one
     require_flower()
     {"sizes": sizes, "replies": replies, "engines": engines}[sys.argv[1]]()
