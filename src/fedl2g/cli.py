@@ -263,7 +263,7 @@ def probe(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Attack the uploads: how well do they tell which classes a client has? The attack's score beside the accuracy."""
+    """Attack the uploads: how well do they tell which classes a client has, and which samples? Scores and accuracy."""
     from rich.table import Table
 
     from fedl2g.privacy.probe import probe as probe_uploads
@@ -282,17 +282,21 @@ def probe(
     if as_json:
         _print(json.dumps([leak.to_dict() for leak in leaks]))
         return
-    table = Table("method", "best accuracy", "AUC, one round", "AUC, all rounds", "up MB", "epsilon")
+    table = Table("method", "best accuracy", "AUC, one round", "AUC, all rounds", "AUC, samples", "up MB", "epsilon")
     for leak in leaks:
         table.add_row(
             leak.method,
             f"{leak.accuracy:.2%}",
             f"{leak.one_round:.3f}",
             f"{leak.all_rounds:.3f}",
+            "" if leak.samples is None else f"{leak.samples:.3f}",
             f"{leak.up_mb_per_round:.3f}",
             "" if leak.epsilon is None else f"{leak.epsilon:.3g}",
         )
-    table.caption = "AUC of guessing a client's classes from its uploads: 1 is certainty, 0.5 is guessing"
+    table.caption = (
+        "AUC of guessing a client's classes from its uploads, and of guessing, with its network, whether a sample was "
+        "in an upload: 1 is certainty, 0.5 is guessing"
+    )
     _out().print(table)
 
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from fedl2g.data import load_dataset, make_partition
+from fedl2g.engines.host import Host, Site
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
+from fedl2g.guidance import guiding_gradient
+from fedl2g.methods.base import ClientHalf
+from fedl2g.methods.fedl2g import FedL2GClient
+from fedl2g.methods.registry import get_method
+from fedl2g.payload import Payload, class_vectors
+from fedl2g.privacy.membership import members_of, sample_areas
 from fedl2g.privacy.probe import _areas, probe
+from fedl2g.training import ImageView
 
 TINY: dict[str, Any] = {
     "samples": 200,
@@ -61,3 +72,76 @@ def test_what_cannot_be_probed_is_refused() -> None:
         probe(Experiment(**TINY, method="fml"))
     with pytest.raises(SettingError, match="nothing to guess"):
         probe(Experiment(**{**TINY, "partition": "iid", "samples": 400, "clients": 2}, method="feddistill"))
+
+
+METHODS = ["fedproto", "feddistill", "fedl2g-l", "fedl2g-f"]
+
+
+def _half(method: str) -> tuple[ClientHalf[Any], Payload]:
+    """A client's half, and what the server sends it first."""
+    experiment = Experiment(**{**TINY, "partition": "iid", "clients": 2}, method=method)
+    dataset = load_dataset("digits", samples=200, image_size=16)
+    split = make_partition("iid", dataset.labels, None, clients=2, classes=10, seed=0)
+    site = Site(experiment, dataset, split)
+    sent = get_method(method).server(experiment.method, site.task).broadcast(1)
+    return Host(site, torch.device("cpu")).half(0), sent
+
+
+def _alone(half: ClientHalf[Any], sample: ImageView, sent: Payload) -> Payload:
+    """What the client would upload of one sample, computed without the probe's own code."""
+    x, y = sample.batch(torch.arange(1))
+    half.model.eval()
+    if isinstance(half, FedL2GClient):
+        task, guide = half.client.task, sent["rows"]
+        quiz = half.quiz_set.batch(torch.arange(len(half.quiz_set)))
+        ids, rows = guiding_gradient(half.model, (x, y), quiz, guide, lr=task.client_lr, space=half.options.space)
+        return class_vectors(ids, 0.1 * rows)  # as one of ten samples of a study batch
+    features, logits = half.model(x)
+    return class_vectors(y, (features if half.options.name == "fedproto" else logits).detach())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_upload_made_of_one_sample_gives_it_away(method: str) -> None:
+    half, sent = _half(method)
+    train, test = half.client.train_set, half.client.test_set
+    held = set(test.labels[test.indices].tolist())
+    tried = 0
+    for position in range(12):
+        sample = train.subset(torch.tensor([position]))
+        if int(sample.labels[sample.indices[0]]) in held:
+            assert sample_areas(half, sample, test, sent, _alone(half, sample, sent)) == [1.0]
+            tried += 1
+    assert tried > 5
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_upload_that_has_nothing_to_do_with_the_samples_is_a_guess(method: str) -> None:
+    half, sent = _half(method)
+    client, width = half.client, half.expected()["rows"].shape[1]
+    draw, areas = torch.Generator().manual_seed(1), []
+    for _ in range(12):  # members and others drawn from the same pool, and a row of noise for each class
+        order = torch.randperm(len(client.train_set), generator=draw)
+        members, others = client.train_set.subset(order[::2]), client.train_set.subset(order[1::2])
+        upload = class_vectors(torch.arange(10), torch.randn(10, int(width), generator=draw))
+        areas += sample_areas(half, members, others, sent, upload)
+    assert len(areas) > 60
+    assert 0.4 < float(np.mean(areas)) < 0.6
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedl2g-l"])
+def test_looking_at_samples_changes_nothing_in_the_run(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = Experiment(**TINY, method={"name": method, **({"warmup_rounds": 1} if "l2g" in method else {})})
+    looked = probe(experiment)
+    assert looked.samples is not None
+    assert 0 <= looked.samples <= 1
+    monkeypatch.setattr("fedl2g.privacy.probe.members_of", lambda half, round: None)
+    assert probe(experiment) == replace(looked, samples=None)
+
+
+def test_members_of_a_guiding_gradient_are_its_study_batch() -> None:
+    half, sent = _half("fedl2g-f")
+    upload = half.train(3, sent)
+    members = members_of(half, 3)
+    assert members is not None
+    assert len(members) == 10
+    assert upload["ids"].tolist() == sorted(set(members.labels[members.indices].tolist()))

@@ -27,7 +27,7 @@ from fedl2g.methods.base import ClientHalf, Options, Reply, ServerHalf
 from fedl2g.methods.registry import register_method
 from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors
 from fedl2g.profiling import GUIDING, watch
-from fedl2g.training import at_least_two
+from fedl2g.training import ImageView, at_least_two
 
 CLIP = 100.0  # of the client's gradient norm, and of the norm of the whole guiding gradient
 
@@ -148,11 +148,17 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
             self.client.fit(round, loss, [self.client.update(clip=CLIP)], data=self.study_set)
         return self._guiding_gradient(round, guide)
 
+    def study_batch(self, round: int) -> ImageView:
+        """The samples of the pseudo-step of a round, drawn from the study set."""
+        task = self.client.task
+        generator = rng.torch_stream(task.seed, "study_batch", self.client.id, round)
+        return self.study_set.subset(torch.randperm(len(self.study_set), generator=generator)[: task.batch_size])
+
     def _guiding_gradient(self, round: int, guide: Tensor) -> Payload:
         watch.start()
         task = self.client.task
-        generator = rng.torch_stream(task.seed, "study_batch", self.client.id, round)
-        study = self.study_set.batch(torch.randperm(len(self.study_set), generator=generator)[: task.batch_size])
+        chosen = self.study_batch(round)
+        study = chosen.batch(torch.arange(len(chosen)))
         quiz = self.quiz_set.batch(torch.arange(len(self.quiz_set)))
         self.model.train()
         with self.client.stream("guidance", round):

@@ -1,9 +1,9 @@
-"""A leakage probe: how well does the server guess, from uploads alone, which classes a client has?
+"""A leakage probe: how well do uploads tell which classes a client has, and which samples were in them?
 
 The attacker sees the uploads as the server does, after noise and clipping. It scores each class of a client by the
 norm of the row that was sent for it (0 for a row that was not sent; with a noisy count, by that count). The result is
 the area under the ROC curve of "the client trains on samples of this class", mean over clients: 1 is certainty, 0.5 is
-guessing.
+guessing. What is asked about samples, and by whom, stands in `fedl2g.privacy.membership`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import torch
 
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.base import Absence, Engine, Evaluation, open_engine
-from fedl2g.engines.host import Site
+from fedl2g.engines.host import Site, one_thread
+from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.methods.base import Reply
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
+from fedl2g.privacy.membership import members_of, sample_areas
 from fedl2g.records import best_record
 
 
@@ -40,6 +42,7 @@ class Leak:
     all_rounds: float  # AUC from all uploads of a client together
     up_mb_per_round: float
     epsilon: float | None  # spent, where there is a guarantee
+    samples: float | None  # AUC of "this sample was in the upload", mean over rows; None where it cannot be asked
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -90,6 +93,7 @@ def probe(experiment: Experiment, observers: Sequence[Observer] = ()) -> Leak:
         *_areas(tap.seen, has),
         statistics.fmean(r.up_bytes for r in rounds) / 2**20 if rounds else 0.0,
         rounds[-1].privacy.get("epsilon") if rounds else None,
+        statistics.fmean(tap.samples) if tap.samples else None,
     )
 
 
@@ -100,12 +104,23 @@ class _Tap:
         self.engine = engine
         self.classes = classes
         self.seen: list[tuple[int, np.ndarray]] = []  # client, scores of its classes
+        self.samples: list[float] = []  # the area of each row that samples were tried on
 
     def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply | Absence]:
         for answer in self.engine.train(round, participants, payload):
             if isinstance(answer, Reply):
                 self.seen.append((answer.client, self._scores(answer.payload)))
+                self._try_samples(round, answer, payload)
             yield answer
+
+    def _try_samples(self, round: int, reply: Reply, sent: Payload) -> None:
+        if not isinstance(self.engine, InlineEngine):
+            return  # the clients' networks are in other processes
+        half = self.engine.host.half(reply.client)
+        members = members_of(half, round)
+        if members is not None:
+            with one_thread():
+                self.samples += sample_areas(half, members, half.client.test_set, sent, reply.payload)
 
     def _scores(self, upload: Payload) -> np.ndarray:
         scores = torch.zeros(self.classes, dtype=torch.float64)
