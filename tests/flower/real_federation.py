@@ -171,6 +171,12 @@ class RealFederation:
         found.start()
         return found
 
+    def start_seconds(self) -> float:
+        """How long a site's process takes to start now, before it can train."""
+        started = time.monotonic()
+        self.command(sys.executable, "-c", "import flwr.clientapp, fedl2g.deploy.own_site")
+        return time.monotonic() - started
+
     def hold(self, *sites: str) -> None:
         """Let sites stop in the middle of their next training."""
         for site in sites:
