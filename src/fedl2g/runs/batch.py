@@ -15,6 +15,7 @@ from fedl2g.experiment import Experiment
 from fedl2g.federation import Observer
 from fedl2g.plugins import loaded_plugins
 from fedl2g.records import RunResult
+from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.runner import run
 
 
@@ -41,6 +42,8 @@ def run_all(
 
 
 def _run_apart(path: Path, experiment: Experiment) -> RunResult:
+    if RunDirectory(path).result() is not None:
+        return run(experiment, path)  # it is over: a process of its own would only be slow to start
     with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
         file.write(experiment.to_toml())
         file.flush()
