@@ -18,7 +18,7 @@ from fedl2g.deploy.scaffold import Plan, scaffold
 
 SITES = ("north", "south")
 CLASSES = ("zero", "one", "two", "three")
-PATIENCE = float(os.environ.get("FEDL2G_DEPLOYMENT_SECONDS", "300"))  # for each thing that is waited for
+PATIENCE = float(os.environ.get("FEDL2G_DEPLOYMENT_SECONDS", "600"))  # for each thing that is waited for
 
 # A site's network that stops in the middle of training for as long as a file `hold` lies beside it.
 SITE_CODE = """
