@@ -6,7 +6,7 @@ import pytest
 
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment, overlay
-from fedl2g.paper.catalog import paper_experiment, paper_experiments, plan, read_experiment, scale, select
+from fedl2g.paper.catalog import narrow, paper_experiment, paper_experiments, plan, read_experiment, scale
 
 TABLES = [
     "data",
@@ -139,9 +139,12 @@ def test_small_trains_as_many_epochs_in_every_cell_of_the_epochs_table() -> None
 
 def test_only_names_methods_and_columns() -> None:
     data = paper_experiment("data")
-    assert select(data, ["fedl2g-f,cifar10"]) == ({"fedl2g-f"}, {"pathological/cifar10", "dirichlet/cifar10"})
+    part = narrow(data, ["fedl2g-f,cifar10"])
+    assert part.methods == ("fedl2g-f",)
+    assert [column.name for column in part.columns] == ["pathological/cifar10", "dirichlet/cifar10"]
+    assert narrow(data, ()) == data
     with pytest.raises(SettingError, match="Did you mean 'fedproto'"):
-        select(data, ["fedprotto"])
+        narrow(data, ["fedprotto"])
     with pytest.raises(SettingError, match="Did you mean 'warmup'"):
         paper_experiment("warm_up")
     with pytest.raises(SettingError, match="Did you mean 'small'"):

@@ -67,6 +67,10 @@ def test_show_prints_and_writes_ours_the_papers_and_the_difference(out: Path) ->
     latex = (out / "smoke" / "quiz_size.tex").read_text()
     assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 1
     assert r"\textbf{" in latex
+    fedl2g("paper", "show", "quiz_size", "--scale", "smoke", "--only", "fedl2g-f,10", "--out", str(out))
+    assert [(r["method"], r["column"]) for r in csv.DictReader((out / "smoke" / "quiz_size.csv").open())] == [
+        ("fedl2g-f", "10")
+    ]
 
 
 def test_rates_of_the_two_variants_are_two_tables_as_in_the_paper(out: Path) -> None:

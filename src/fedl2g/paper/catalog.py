@@ -10,7 +10,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -196,19 +196,17 @@ def plan(
 ) -> list[Cell]:
     """The cells to run, seed by seed, so that work that is stopped half-way has a whole table for some seeds."""
     content = _content()[0]
-    methods, columns = select(experiment, only)
     result = []
     for number in range(at.seeds if seeds is None else seeds):
-        for method, column in experiment.cells():
-            if method in methods and column.name in columns:
-                defaults = content["defaults"] | content["method_defaults"].get(method, {})
-                settings = at.apply(column, method, defaults) | dict(overrides or {})
-                result.append(Cell(method, column.name, at.first_seed + number, settings))
+        for method, column in narrow(experiment, only).cells():
+            defaults = content["defaults"] | content["method_defaults"].get(method, {})
+            settings = at.apply(column, method, defaults) | dict(overrides or {})
+            result.append(Cell(method, column.name, at.first_seed + number, settings))
     return result
 
 
-def select(experiment: PaperExperiment, only: Iterable[str]) -> tuple[set[str], set[str]]:
-    """The methods and columns that --only names: a method, a column, a part of a column's name, or a * pattern."""
+def narrow(experiment: PaperExperiment, only: Iterable[str]) -> PaperExperiment:
+    """The part of it that --only names: a method, a column, a part of a column's name, or a * pattern."""
     all_columns = [column.name for column in experiment.columns]
     methods: set[str] = set()
     columns: set[str] = set()
@@ -225,4 +223,8 @@ def select(experiment: PaperExperiment, only: Iterable[str]) -> tuple[set[str], 
                 f"Methods: {', '.join(experiment.methods)}. Columns: {'; '.join(all_columns)}"
             )
         columns |= found
-    return methods or set(experiment.methods), columns or set(all_columns)
+    return replace(
+        experiment,
+        methods=tuple(m for m in experiment.methods if not methods or m in methods),
+        columns=tuple(column for column in experiment.columns if not columns or column.name in columns),
+    )

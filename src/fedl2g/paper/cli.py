@@ -26,6 +26,9 @@ paper_app = typer.Typer(help="The paper's tables and figures: list, run, show ou
 Name = Annotated[str, typer.Argument(help="An experiment of the paper; `fedl2g paper` lists them.")]
 ScaleName = Annotated[str, typer.Option("--scale", help="full, small or smoke.")]
 Folder = Annotated[Path, typer.Option("--out", help="The folder of all the paper's runs.")]
+Only = Annotated[
+    list[str] | None, typer.Option(help="Only these methods or columns: fedl2g-f, dirichlet/cifar100, cifar10.")
+]
 Seeds = Annotated[int | None, typer.Option(help="Seeds of each cell (3, or 1 at scale smoke).", min=1)]
 
 ASK_ABOVE_SECONDS = 3600.0
@@ -62,9 +65,7 @@ def list_experiments(
 def run_experiment(
     name: Name,
     scale: ScaleName = "small",
-    only: Annotated[
-        list[str] | None, typer.Option(help="Only these methods or columns: fedl2g-f, dirichlet/cifar100, cifar10.")
-    ] = None,
+    only: Only = None,
     seeds: Seeds = None,
     jobs: Annotated[int, typer.Option(help="Cells at the same time, each in a process of its own.", min=1)] = 1,
     dataset_path: Annotated[
@@ -212,16 +213,17 @@ def _watching(
 def show_experiment(
     name: Name,
     scale: ScaleName = "small",
+    only: Only = None,
     seeds: Seeds = None,
     out: Folder = Path("runs/paper"),
     to: Annotated[Path | None, typer.Option(help="Where to write; OUT/SCALE/NAME.* when absent.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else.")] = False,
 ) -> None:
     """Show an experiment as the paper does, ours beside theirs; writes Markdown, CSV and LaTeX, or the figure."""
-    from fedl2g.paper.catalog import paper_experiment
+    from fedl2g.paper.catalog import narrow, paper_experiment
     from fedl2g.paper.study import Study
 
-    experiment = paper_experiment(name)
+    experiment = narrow(paper_experiment(name), only or ())
     study = Study.open(out, scale)
     stem = (to or study.folder) / experiment.name
     stem.parent.mkdir(parents=True, exist_ok=True)
