@@ -41,16 +41,17 @@ def step_seconds(
 ) -> float:
     """CPU seconds that one plain training step of an architecture takes with one thread.
 
-    CPU time, because it is remembered: other work on the machine at this moment must not count for ever. Measured once per machine and remembered in the user's cache folder, or in the folder named by FEDL2G_CACHE. A
-    user's own factory is measured every time, since its code may have changed. Random state and thread count are left
-    as found.
+    CPU time, because it is remembered: other work on the machine at this moment must not count for ever. Measured once
+    per machine and kept in the user's cache folder, or in the folder named by FEDL2G_CACHE. A user's own factory is
+    measured every time, since its code may have changed. Random state and thread count are left as found.
     """
     if layout not in LAYOUTS:
         raise SettingError(f"There is no layout {layout!r}.{nearest(layout, LAYOUTS)} Layouts: {', '.join(LAYOUTS)}.")
     if batch_size < 2:
         raise SettingError(f"A training step needs a batch of at least 2 images (BatchNorm), not {batch_size}.")
     shape = "x".join(map(str, image_shape))
-    key = f"{name} {shape} classes={classes} batch={batch_size} {layout} CPU seconds torch={torch.__version__} cpu={_cpu_model()}"
+    what = f"{name} {shape} classes={classes} batch={batch_size} {layout} CPU seconds"
+    key = f"{what} torch={torch.__version__} cpu={_cpu_model()}"
     cache = _read_cache()
     if key in cache:
         return cache[key]

@@ -7,6 +7,7 @@ import io
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.paper.catalog import Cell, Column, PaperExperiment
@@ -170,7 +171,9 @@ def _value(metric: str, result: Any, study: Study, cell: Cell) -> float | None:
 
 
 def _mark_best(entries: dict[str, Entry]) -> dict[str, Entry]:
-    """Mark the best of a column, ours and the paper's; less is better for costs."""
+    """Mark the best of a column, ours and the paper's, where there is a choice; less is better for costs."""
+    if len(entries) == 1:
+        return entries
     pick = min if next(iter(entries.values())).column.metric in COSTS else max
     ours = pick((e.ours for e in entries.values() if e.ours is not None), default=None)
     theirs = pick((paper_number(e.paper) for e in entries.values() if e.paper is not None), default=None)
@@ -207,7 +210,8 @@ def provenance(experiment: PaperExperiment, study: Study, tables: Sequence[Sheet
         f"commit: {', '.join(sorted(commits)) or 'none'}."
     )
     if study.dataset_paths:
-        lines.append("Images: " + ", ".join(f"{k} from {v}" for k, v in sorted(study.dataset_paths.items())) + ".")
+        files = {name: Path(path).name for name, path in sorted(study.dataset_paths.items())}
+        lines.append("Images: " + ", ".join(f"{name} from {file}" for name, file in files.items()) + ".")
     if study.settings:
         lines.append("Settings laid over every cell: " + ", ".join(f"{k}={v}" for k, v in study.settings.items()) + ".")
     spread = sorted({len(e.seeds) for e in there})

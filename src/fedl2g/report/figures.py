@@ -30,7 +30,7 @@ def draw_curves(histories: Mapping[str, Sequence[Sequence[RoundRecord]]], path: 
         _band(right, label, [_series(history, "loss") for history in seeds])
     left.set(title="Test accuracy (pooled over clients)", xlabel="round", ylabel="accuracy")
     right.set(title="Original local loss (cross entropy)", xlabel="round", ylabel="loss")
-    left.legend(frameon=False)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", frameon=False)
     return save_figure(figure, path)
 
 
@@ -53,7 +53,9 @@ def draw_loss_increase(groups: Sequence[Group], path: Path) -> Path:
     if found["relative"]:
         left.legend(frameon=False)
     rises = {label: rise["mean"] for label, rise in found["rise"].items() if rise["mean"] is not None}
-    right.barh(list(rises), list(rises.values()), color="#2a6f97")
+    bars = right.barh(list(rises), list(rises.values()), color="#2a6f97")
+    right.bar_label(bars, fmt="%.3f", padding=3)
+    right.set_xlim(0, max(0.1, 1.15 * max(rises.values(), default=0)))
     right.invert_yaxis()
     right.set(title="Largest climb above its own earlier minimum", xlabel="loss")
     return save_figure(figure, path)
