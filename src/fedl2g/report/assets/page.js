@@ -242,7 +242,7 @@
       const svg = canvas(holder, width, height, `${title}. ${caption}`);
       const values = rows.flatMap((row) => row.parts.map((part) => part.value)).filter((v) => v > 0);
       if (!values.length) {
-        draw(svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, {}, "nothing to show");
+        draw(svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, {}, rows.length ? "zero for all" : "nothing to show: switch a method on above");
         return;
       }
       const right = 86, high = Math.max(...values), low = 10 ** Math.floor(Math.log10(Math.min(...values)) - 0.001);
