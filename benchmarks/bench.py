@@ -27,7 +27,7 @@ import bare
 import numpy as np
 import torch
 from naive import naive_round
-from timing import Ratio, interleaved, machine, ratio
+from timing import Ratio, interleaved, machine, ratio, rebuilt
 
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines import open_engine
@@ -100,21 +100,26 @@ class Bench:
         """A round of each method / the bare loop for the same steps."""
         for method in METHODS:
             site = self.site(method)
-            play = rounds_of(federation_of(site))
-            bare_play = bare.bare_round(bare.bare_clients(site, method), method)
-            again = bare.bare_round(bare.bare_clients(site, method), method)
-            times = interleaved({"bare": bare_play, "ours": play, "again": again}, self.repeats)
+
+            def ours(site: Site = site) -> Callable[[], None]:
+                return rounds_of(federation_of(site))
+
+            def loop(site: Site = site, method: str = method) -> Callable[[], None]:
+                return bare.bare_round(bare.bare_clients(site, method), method)
+
+            times = rebuilt({"bare": loop, "ours": ours, "again": loop}, self.repeats)
             target = TARGETS.get(method, "")
             self.say("rounds", ratio(f"{method} / bare loop", times["ours"], times["bare"], target))
             self.say("rounds", ratio("  A/A: bare loop / bare loop", times["again"], times["bare"]))
 
     def extra(self, steps: int = 100) -> None:
         """FedL2G's client time / that of local training, at `steps` steps a round."""
-        play = {}
-        for method in ("local", "local again", "fedl2g-l", "fedl2g-f"):
-            site = self.site(method.split()[0], steps=steps)
-            play[method] = trainings_of(federation_of(site))
-        times = interleaved(play, self.repeats)
+
+        def trainings(method: str) -> Callable[[], Callable[[], None]]:
+            return lambda: trainings_of(federation_of(self.site(method.split()[0], steps=steps)))
+
+        names = ("local", "fedl2g-l", "fedl2g-f", "local again")
+        times = rebuilt({name: trainings(name) for name in names}, self.repeats)
         for method in ("fedl2g-l", "fedl2g-f"):
             name = f"{method} / local, {steps} steps: client time"
             self.say("extra", ratio(name, times[method], times["local"], "<= 1.05"))
@@ -312,7 +317,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", default=[], metavar="SECTION", help=f"some of: {', '.join(SECTIONS)}")
     parser.add_argument("--steps", type=int, default=40, help="training steps of a client in a round")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--models", default="small", help="model group or architectures (naming the result files too)")
     parser.add_argument("--all-architectures", action="store_true", help="guiding and layout: the large networks too")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON files")

@@ -12,19 +12,26 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
-from timing import machine
+import torch
+from bench import federation_of, own_caches, rounds_of
+from timing import Ratio, machine, ratio, rebuilt
+
+from fedl2g.data import load_dataset, make_partition
+from fedl2g.engines.host import Site, rare_garbage_collection
+from fedl2g.experiment import Experiment
 
 RESULTS = Path(__file__).parent / "results"
 SAMPLES = 60  # of each client: 45 to train on (4 batches of 10, or 3 and the quiz), 15 to test on
+METHOD = {"name": "fedl2g-f", "warmup_rounds": 0}
 
 RUN = """
 import json, sys, time, resource
@@ -53,17 +60,22 @@ print(json.dumps({"start": note.times[0] - started, "rounds": pairs(note.times),
 """
 
 
+def random_images(folder: Path, clients: int) -> Path:
+    """A dataset of noise with `SAMPLES` images for each client."""
+    path = folder / f"random-{clients}.npz"
+    if not path.exists():
+        generator = np.random.default_rng(0)
+        images = generator.integers(0, 256, (clients * SAMPLES, 28, 28), dtype=np.uint8)
+        np.savez(path, images=images, labels=np.arange(clients * SAMPLES) % 10)
+    return path
+
+
 def measure(folder: Path, name: str, **settings: Any) -> dict[str, Any]:
     """Run an experiment in a process of its own and watch its memory."""
     clients = settings["clients"]
-    data = folder / f"random-{clients}.npz"
-    if not data.exists():
-        generator = np.random.default_rng(0)
-        images = generator.integers(0, 256, (clients * SAMPLES, 28, 28), dtype=np.uint8)
-        np.savez(data, images=images, labels=np.arange(clients * SAMPLES) % 10)
-    experiment = {"dataset": str(data), "partition": "iid", "patience": 0, **settings}
+    experiment = {"dataset": str(random_images(folder, clients)), "partition": "iid", "patience": 0, **settings}
     command = [sys.executable, "-W", "ignore", "-c", RUN, json.dumps(experiment), str(folder / f"run-{name}")]
-    environment = {**os.environ, "FEDL2G_DATA": str(folder / "datasets"), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     peak = [0]
     watcher = threading.Thread(target=_watch, args=(process, peak), daemon=True)
@@ -114,21 +126,49 @@ def _anonymous(pid: int) -> int:
     return 0
 
 
+def in_turn(folder: Path, repeats: int) -> list[Ratio]:
+    """A round of 10,000 clients at 1 % / one of 100 in full, played in turn in this process."""
+    torch.set_num_threads(1)
+
+    def federation(clients: int, participation: float) -> Callable[[], Callable[[], None]]:
+        experiment = Experiment(
+            method=METHOD,
+            dataset=str(random_images(folder, clients)),
+            partition="iid",
+            clients=clients,
+            participation=participation,
+            models="small",
+            evaluate_clients=100,
+            rounds=100_000,
+        )
+        dataset = load_dataset(experiment.dataset)
+        partition = make_partition("iid", dataset.labels, None, clients=clients, classes=10, seed=0)
+        return lambda: rounds_of(federation_of(Site(experiment, dataset, partition)))
+
+    builders = {"many": federation(10_000, 0.01), "few": federation(100, 1.0), "again": federation(100, 1.0)}
+    with rare_garbage_collection():  # as in every run
+        times = rebuilt(builders, repeats)
+    return [
+        ratio("10000 at 1 % / 100 in full, CPU per round", times["many"], times["few"], "<= 1.10"),
+        ratio("  A/A: 100 / 100", times["again"], times["few"]),
+    ]
+
+
 def main() -> None:
     """Measure, print a table and write results/scale.json."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", help="names of rows to measure; all by default")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5, help="of 10,000 clients against 100 in turn; 0 leaves it out")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    common = {"method": {"name": "fedl2g-f", "warmup_rounds": 0}, "rounds": options.rounds, "evaluate_clients": 100}
+    common = {"method": METHOD, "rounds": options.rounds, "evaluate_clients": 100}
     every = {"checkpoint_every": options.rounds}
     rows: dict[str, dict[str, Any]] = {
         "10": {"clients": 10, "models": "small", "execution": every},
         "100": {"clients": 100, "models": "small", "execution": every},
         "1000 of 1000": {"clients": 1000, "models": "small", "rounds": 2, "execution": {"checkpoint_every": 2}},
         "10000, 1 %": {"clients": 10_000, "models": "small", "participation": 0.01, "execution": every},
-        "100 again": {"clients": 100, "models": "small", "execution": every},
         "1000 cnn4, 2 workers, 500 MB": {
             "clients": 1000,
             "models": "cnn4",
@@ -142,9 +182,9 @@ def main() -> None:
         f"{'clients':<32}{'memory MB':>10}{'start s':>9}{'evaluate s':>11}"
         f"{'s/round':>9}{'CPU s/round':>12}{'total s':>9}"
     )
-    with tempfile.TemporaryDirectory(prefix="fedl2g-scale-") as name:
+    with own_caches() as folder:
         for row in options.rows or rows:
-            result = measure(Path(name), row, **{**common, **rows[row]})
+            result = measure(folder, row, **{**common, **rows[row]})
             found.append(result)
             keys = ("memory_mb", "start_seconds", "first_evaluation_seconds", "round_seconds", "round_cpu_seconds")
             print(
@@ -152,20 +192,14 @@ def main() -> None:
                 end="",
             )
             print(f"{result['total_seconds']:>9}", flush=True)
-    by_name = {row["name"]: row for row in found}
-    ratios = {}
-    if "100" in by_name and "10000, 1 %" in by_name:
-        base = [by_name[n]["round_cpu_seconds"] for n in ("100", "100 again") if n in by_name]
-        ratios["10000 at 1 % / 100 in full, CPU per round"] = round(
-            by_name["10000, 1 %"]["round_cpu_seconds"] / statistics.fmean(base), 3
-        )
-        if len(base) == 2:
-            ratios["  A/A: 100 / 100"] = round(base[1] / base[0], 3)
-        for label, value in ratios.items():
-            print(f"{label}: {value}")
+        ratios = in_turn(folder, options.repeats) if options.repeats else []
+        for result in ratios:
+            print(result, flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
     command = f"python benchmarks/scale.py {' '.join(sys.argv[1:])}".strip()
-    text = json.dumps({"command": command, "machine": about, "rows": found, "ratios": ratios}, indent=1)
+    text = json.dumps(
+        {"command": command, "machine": about, "rows": found, "ratios": [r.to_dict() for r in ratios]}, indent=1
+    )
     (options.out / "scale.json").write_text(text + "\n", encoding="utf-8")
 
 

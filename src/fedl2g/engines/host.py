@@ -105,7 +105,7 @@ class Host:
         self.hostile = hostile_clients(site.experiment.attack, site.experiment.clients, self.task.seed)
         self.budget = memory_budget(site.experiment.execution.memory_mb, hosts=share[1])
         self._halves: OrderedDict[int, ClientHalf[Any]] = OrderedDict()  # those in memory, the last used at the end
-        self._bytes: dict[int, int] = {}  # what each of them takes
+        self._bytes: dict[str, int] = {}  # what a client of each architecture takes
         self._taken = 0
         self._changed: set[int] = set()  # all that are not as freshly built, in memory or not
         self._unsaved: set[int] = set()  # those in memory that have changed since the store saw them
@@ -127,8 +127,10 @@ class Host:
             if client in self._store:
                 _load(half, self._store.read(client))
             self._halves[client] = half
-            self._bytes[client] = _bytes_of(half)
-            self._taken += self._bytes[client]
+            architecture = self.site.architecture(client)
+            if architecture not in self._bytes:
+                self._bytes[architecture] = _bytes_of(half)
+            self._taken += self._bytes[architecture]
             self._make_room()
         while self._coming and self._coming[0] == client:
             self._coming.popleft()
@@ -144,11 +146,12 @@ class Host:
         """Send the least recently used clients to the disk until the others fit; the newest stays in any case."""
         while len(self._halves) > 1 and self._taken > self.budget:
             client, half = self._halves.popitem(last=False)
-            self._taken -= self._bytes.pop(client)
+            architecture = self.site.architecture(client)
+            self._taken -= self._bytes[architecture]
             if client in self._unsaved:
                 self._store.write_behind(client, _state(half))
                 self._unsaved.remove(client)
-            self._spare[self.site.architecture(client)] = half.model
+            self._spare[architecture] = half.model
 
     def _build(self, client: int) -> ClientHalf[Any]:
         architecture = self.site.architecture(client)
@@ -265,7 +268,6 @@ class Host:
         """Forget every client, in memory and on disk."""
         self._evaluations.clear()
         self._halves.clear()
-        self._bytes.clear()
         self._taken = 0
         self._changed.clear()
         self._unsaved.clear()
