@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from fedl2g.methods.registry import get_method
 from fedl2g.models import build_model
 from fedl2g.models.calibration import LAYOUTS, _stepper
 from fedl2g.records import RoundRecord
+from fedl2g.runs.runner import settle_layout
 
 RESULTS = Path(__file__).parent / "results"
 METHODS = ("local", "lg-fedavg", "feddistill", "fedproto", "fedl2g-l", "fedl2g-f", "fedgh", "fml", "fedkd", "fedmrl")
@@ -214,15 +216,22 @@ class Bench:
             self.say("naive", ratio(f"{method}: naive engine / inline, 1 thread", times["naive"], times["ours"]))
             self.say("naive", ratio("  A/A: naive / naive", times["again"], times["naive"]))
             cores = os.cpu_count() or 1
-            site = self.site(method, execution={"engine": "workers", "workers": cores})
-            federation = federation_of(site)
+            engines = {}
+            for layout in ("contiguous", "auto"):
+                wanted = self.site(method, execution={"engine": "workers", "workers": cores}, layout=layout)
+                settled = settle_layout(wanted.experiment, wanted.dataset)
+                engines[layout] = federation_of(replace(wanted, experiment=settled))
+            subjects = {"naive": with_threads(slow, cores), "again": with_threads(again, cores)}
+            subjects |= {layout: rounds_of(federation) for layout, federation in engines.items()}
             try:
-                subjects = {"naive": with_threads(slow, cores), "ours": rounds_of(federation)}
                 times = interleaved(subjects, self.repeats, time.perf_counter)
             finally:
-                federation.engine.close()
-            name = f"{method}: naive, {cores} threads / {cores} workers (wall)"
-            self.say("naive", ratio(name, times["naive"], times["ours"]), load=round(os.getloadavg()[0], 1))
+                for federation in engines.values():
+                    federation.engine.close()
+            for layout in engines:
+                name = f"{method}: naive, {cores} threads / {cores} workers, {layout} (wall)"
+                self.say("naive", ratio(name, times["naive"], times[layout]))
+            self.say("naive", ratio(f"  A/A: naive / naive, {cores} threads", times["again"], times["naive"]))
 
 
 def federation_of(site: Site) -> Federation:

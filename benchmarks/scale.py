@@ -30,7 +30,7 @@ from fedl2g.engines.host import Site, rare_garbage_collection
 from fedl2g.experiment import Experiment
 
 RESULTS = Path(__file__).parent / "results"
-SAMPLES = 60  # of each client: 45 to train on (4 batches of 10, or 3 and the quiz), 15 to test on
+SAMPLES = 100  # of each client: 75 to train on (7 batches of 10, or 6 and the quiz), 25 to test on
 METHOD = {"name": "fedl2g-f", "warmup_rounds": 0}
 
 RUN = """

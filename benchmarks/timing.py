@@ -34,7 +34,7 @@ class Ratio:
 
     def __str__(self) -> str:
         target = f"   target {self.target}" if self.target else ""
-        return f"{self.name:<46}{self.median:7.3f}  [{self.low:.3f}, {self.high:.3f}]{target}"
+        return f"{self.name:<58}{self.median:7.3f}  [{self.low:.3f}, {self.high:.3f}]{target}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, rounded."""
