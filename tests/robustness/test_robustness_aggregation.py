@@ -49,6 +49,15 @@ def test_class_vectors_by_rule(settings: dict[str, Any], first: list[float]) -> 
     assert rows.tolist() == [first, [5.0, 5.0], [-1.0, 7.0]]
 
 
+@pytest.mark.parametrize("huge", [1e30, 1e200])
+def test_of_two_senders_the_longer_does_not_set_the_bound(huge: float) -> None:
+    sent = [
+        {"ids": torch.tensor([0]), "rows": torch.tensor([row], dtype=torch.float64)} for row in ([0.6, 0.8], [huge, 0])
+    ]
+    _, rows = combine_by_class(sent, settings=Aggregation(rule="norm_clip"))
+    torch.testing.assert_close(rows, torch.tensor([[0.8, 0.4]], dtype=torch.float64))  # ((0.6, 0.8) + (1, 0)) / 2
+
+
 def test_norm_clip_shortens_long_rows_only() -> None:
     sent = [_rows([3], [3.0, 4.0]), _rows([3], [30.0, 40.0]), _rows([3], [0.0, 0.0])]
     fixed = combine_by_class(sent, settings=Aggregation(rule="norm_clip", clip=5.0))[1]

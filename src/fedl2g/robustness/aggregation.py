@@ -74,10 +74,17 @@ def _combine(values: Tensor, weights: Tensor, settings: Aggregation) -> Tensor:
     if settings.rule == "trimmed_mean":
         return trimmed_mean(values, weights, settings.trim)
     if settings.rule == "norm_clip":
-        norms = torch.linalg.vector_norm(values, dim=1)
-        bound = norms.quantile(0.5) if settings.clip is None else torch.tensor(settings.clip, dtype=torch.float64)
+        norms = _norms(values)
+        # Of two middle norms the lower: of two senders, the longer vector must not set the bound.
+        bound = norms.quantile(0.5, interpolation="lower") if settings.clip is None else norms.new_tensor(settings.clip)
         values = values * (bound / norms.clamp(min=torch.finfo(torch.float64).tiny)).clamp(max=1.0)[:, None]
     return (values * weights[:, None]).sum(0) / weights.sum()
+
+
+def _norms(values: Tensor) -> Tensor:
+    """The norm of each row; squares of huge values must not overflow."""
+    largest = values.abs().amax(1).clamp(min=torch.finfo(torch.float64).tiny)
+    return largest * torch.linalg.vector_norm(values / largest[:, None], dim=1)
 
 
 def weighted_median(values: Tensor, weights: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ class Aggregation(BaseModel):
         0.2, ge=0, lt=0.5, description="trimmed_mean: share of the clients' values cut off at either end."
     )
     clip: float | None = Field(
-        None, gt=0, description="norm_clip: the longest norm allowed; the median of the round's norms when absent."
+        None, gt=0, description="norm_clip: the longest norm allowed; the (lower) median of the round's norms when absent."
     )
 
 
