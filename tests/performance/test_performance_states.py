@@ -40,10 +40,34 @@ def bits(federation: Federation, directory: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("method", ["fedl2g-f", "fedproto", "fedkd", "fedmrl"])
-def test_a_tiny_budget_changes_no_bit(method: str, tiny: Any, site_of: Any, tmp_path: Path) -> None:
+# A user's network whose head counts its batches: what a method's half finds in a fresh one must be a fresh one's.
+FACTORY = """
+from torch import nn
+
+class Network(nn.Module):
+    def __init__(self, classes, image_shape, feature_dim):
+        super().__init__()
+        pixels = image_shape[0] * image_shape[1] * image_shape[2]
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(pixels, feature_dim), nn.ReLU())
+        self.head = nn.Sequential(nn.BatchNorm1d(feature_dim), nn.Linear(feature_dim, classes))
+
+    def forward(self, x):
+        return self.head(self.body(x))
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "models"),
+    [(name, "small_cnn,small_resnet") for name in ("fedl2g-f", "fedproto", "fedkd", "fedmrl", "lg-fedavg")]
+    + [("lg-fedavg", "counting_head:Network#head")],
+)
+def test_a_tiny_budget_changes_no_bit(
+    method: str, models: str, tiny: Any, site_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "counting_head.py").write_text(FACTORY)
+    monkeypatch.syspath_prepend(tmp_path)
     options = {"name": method, **({"warmup_rounds": 0} if method == "fedl2g-f" else {})}
-    site = site_of(tiny(method=options))
+    site = site_of(tiny(method=options, models=models))
     found = []
     for budget in (None, 1):
         federation = federation_of(site, budget)

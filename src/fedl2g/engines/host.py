@@ -23,7 +23,6 @@ from fedl2g.errors import PayloadError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.base import ClientHalf, Reply, Report
 from fedl2g.methods.registry import get_method
-from fedl2g.models import SplitModel
 from fedl2g.models.catalog import is_factory
 from fedl2g.payload import Payload
 from fedl2g.privacy.mechanism import Protection
@@ -110,7 +109,6 @@ class Host:
         self._changed: set[int] = set()  # all that are not as freshly built, in memory or not
         self._unsaved: set[int] = set()  # those in memory that have changed since the store saw them
         self._store = StateStore(site.scratch / f"host-{share[0]}" if site.scratch else None)
-        self._spare: dict[str, SplitModel] = {}  # a network of each architecture for the next client read from disk
         self._coming: deque[int] = deque()
         self._evaluations: dict[int, Evaluation] = {}
         if site.experiment.execution.profile:
@@ -146,18 +144,16 @@ class Host:
         """Send the least recently used clients to the disk until the others fit; the newest stays in any case."""
         while len(self._halves) > 1 and self._taken > self.budget:
             client, half = self._halves.popitem(last=False)
-            architecture = self.site.architecture(client)
-            self._taken -= self._bytes[architecture]
+            self._taken -= self._bytes[self.site.architecture(client)]
             if client in self._unsaved:
                 self._store.write_behind(client, _state(half))
                 self._unsaved.remove(client)
-            self._spare[architecture] = half.model
 
     def _build(self, client: int) -> ClientHalf[Any]:
         architecture = self.site.architecture(client)
-        spare = self._spare.pop(architecture, None) if client in self._store else None
-        model = spare or self.task.build(architecture, "init", client)
-        if spare is None and self.device.type != "cpu":
+        # Never a network that another client has used: a method's half may keep what it finds in a fresh one.
+        model = self.task.build(architecture, "init", client)
+        if self.device.type != "cpu":
             model = model.to(self.device)
         train, test = (
             ImageView(
