@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
@@ -36,6 +37,16 @@ def _draw(shape: int, purpose: str, *ids: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch_stream(5, purpose, *ids), dtype=torch.float64)
 
 
+@pytest.fixture
+def known_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise that a test can compute too, to see where it goes and how often; of the right size."""
+    monkeypatch.setattr(
+        Protection,
+        "_noise_for",
+        lambda self, vector, purpose, *ids: self._std * _draw(len(vector), purpose, *ids),
+    )
+
+
 def test_a_whole_upload_is_clipped() -> None:
     sent = _protection(clip=1.0, noise_multiplier=1.0).protect(SENT, {}, CLASSES, 0, 1)
     torch.testing.assert_close(sent["rows"], torch.tensor([[0.6, 0.0], [0.0, 0.0], [0.0, 0.8]]))
@@ -55,6 +66,7 @@ def test_the_count_is_part_of_the_clipped_vector() -> None:
     assert float(whole.norm()) == pytest.approx(1.0, abs=1e-5)
 
 
+@pytest.mark.usefixtures("known_noise")
 def test_noise_on_the_client() -> None:
     sent = _protection(clip=1.0, noise_multiplier=0.5, noise="client").protect(SENT, {}, CLASSES, client=3, round=7)
     clean = torch.tensor([0.6, 0.0, 0.0, 0.0, 0.0, 0.8], dtype=torch.float64)
@@ -62,6 +74,7 @@ def test_noise_on_the_client() -> None:
     torch.testing.assert_close(sent["rows"].flatten().double(), expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.usefixtures("known_noise")
 def test_the_server_divides_the_noisy_sum_by_a_fixed_number() -> None:
     protection = _protection(clip=1.0, noise_multiplier=0.5)
     server = _server("feddistill", protection)
@@ -77,6 +90,7 @@ def test_the_server_divides_the_noisy_sum_by_a_fixed_number() -> None:
     torch.testing.assert_close(rows.flatten().double(), expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.usefixtures("known_noise")
 def test_a_round_without_participants_releases_noise_alone() -> None:
     server = _server("feddistill", _protection(clip=1.0, noise_multiplier=0.5))
     _, rows = server.combine_by_class(2, [])
@@ -96,6 +110,7 @@ def test_counted_classes_are_means_and_rare_ones_are_left_out() -> None:
     torch.testing.assert_close(rows, torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]]), atol=0.1, rtol=0)
 
 
+@pytest.mark.usefixtures("known_noise")
 def test_networks_move_by_the_noisy_sum_of_changes() -> None:
     protection = _protection(clip=5.0, noise_multiplier=0.1)
     start = {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([0.0])}
@@ -125,6 +140,50 @@ def test_a_key_changes_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, "a secret")
     assert torch.equal(open_, again)
     assert not torch.equal(open_, protection.protect(SENT, {}, CLASSES, 0, 1)["rows"])
+
+
+def _uploaded_noise(values: torch.Tensor, protection: Protection, client: int = 0, round: int = 1) -> torch.Tensor:
+    """What `protect` adds to one long row (clipped to norm 1) of a client."""
+    sent = protection.protect({"ids": torch.tensor([0]), "rows": values[None]}, {}, 1, client, round)
+    return (sent["rows"][0] - values / values.norm()).double()
+
+
+def test_the_noise_is_gaussian_of_the_stated_deviation() -> None:
+    protection = _protection(clip=1.0, noise_multiplier=0.5, noise="client")
+    values = torch.randn(50_000, generator=torch.Generator().manual_seed(0))
+    noise = _uploaded_noise(values, protection)
+    assert float(noise.mean()) == pytest.approx(0, abs=0.01)
+    assert float(noise.std()) == pytest.approx(0.5, rel=0.02)
+    assert float((noise.abs() < 0.5).double().mean()) == pytest.approx(0.6827, abs=0.01)  # one deviation
+    assert abs(float(torch.corrcoef(torch.stack([noise, values.double()]))[0, 1])) < 0.02
+
+
+def test_no_two_vectors_share_their_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same round, under the same key: the difference of two uploads must not be bare."""
+    monkeypatch.setenv(KEY_VARIABLE, "a secret")
+    protection = _protection(clip=1.0, noise_multiplier=0.5, noise="client")
+    one = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
+    other = one.clone()
+    other[0] += 1e-3
+    first, second = _uploaded_noise(one, protection), _uploaded_noise(other, protection)
+    assert torch.equal(first, _uploaded_noise(one, protection))  # a replay repeats itself
+    others = [second, _uploaded_noise(one, protection, client=1), _uploaded_noise(one, protection, round=2)]
+    for noise in others:
+        assert abs(float(torch.corrcoef(torch.stack([first, noise]))[0, 1])) < 0.03
+
+
+def test_the_noise_has_more_than_32_bits_of_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's generator takes 32 bits of a seed: whoever tries them all takes the noise off."""
+    seeds = []
+    real = np.random.default_rng
+    monkeypatch.setattr("fedl2g.privacy.mechanism.np.random.default_rng", lambda seed: seeds.append(seed) or real(seed))
+    for key in ("a secret", "another"):
+        monkeypatch.setenv(KEY_VARIABLE, key)
+        _protection(clip=1.0, noise_multiplier=1.0, noise="client").protect(SENT, {}, CLASSES, 0, 1)
+    assert all(seed.bit_length() > 128 for seed in seeds)
+    apart = [real(seed).standard_normal(3).tolist() for seed in (seeds[0], seeds[0] ^ 1 << 300)]
+    assert apart[0] != apart[1]
+    assert seeds[0] != seeds[1]
 
 
 def test_the_accountant_bounds_the_exact_gaussian_mechanism() -> None:

@@ -18,11 +18,13 @@ against the server too, for a client that is known to take part: sampling does n
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -104,7 +106,7 @@ class Protection:
             return sent
         vector = self._clipped(self._vector(sent, start))
         if self.settings.noise == "client":
-            vector = vector + self._draw(vector, "privacy_client", client, round)
+            vector = vector + self._noise_for(vector, "privacy_client", client, round)
         return self._payload(vector, sent, start)
 
     def reticent(self, report: Report) -> Report:
@@ -151,16 +153,24 @@ class Protection:
             vector = self._vector(payload, start)
             # With the noise on the server, the bound must hold whatever a client did.
             total += self._clipped(vector) if self.settings.noise == "server" else vector
-        return total + self._draw(total, "privacy_server", round) if self.settings.noise == "server" else total
+        return total + self._noise_for(total, "privacy_server", round) if self.settings.noise == "server" else total
 
     def _clipped(self, vector: Tensor) -> Tensor:
         assert self.settings.clip is not None
         norm = float(torch.linalg.vector_norm(vector))
         return vector * min(1.0, self.settings.clip * _MARGIN / max(norm, 1e-300))
 
-    def _draw(self, like: Tensor, purpose: str, *ids: int) -> Tensor:
-        generator = rng.torch_stream(self.seed, _keyed(purpose), *ids)
-        return self._std * torch.randn(like.shape, generator=generator, dtype=torch.float64)
+    def _noise_for(self, vector: Tensor, purpose: str, *ids: int) -> Tensor:
+        """Gaussian noise that belongs to this very vector.
+
+        A replay after an interruption, with the same vector, repeats its noise; another vector in the same place gets
+        other noise, since the difference of two vectors under the same noise would be bare.
+        """
+        name = "/".join([str(self.seed), _keyed(purpose), *map(str, ids)])
+        digest = hashlib.blake2b(vector.numpy().tobytes(), key=hashlib.sha256(name.encode()).digest()).digest()
+        # 128 bits of it count here; torch's generator would take 32, which can be searched through.
+        generator = np.random.default_rng(int.from_bytes(digest, "big"))
+        return self._std * torch.from_numpy(generator.standard_normal(vector.shape))
 
     def densified(self, upload: Payload, classes: int) -> Payload:
         """Class vectors with a row for every class, if that is asked for and has not been done; others as they are."""
