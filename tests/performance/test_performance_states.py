@@ -74,6 +74,23 @@ def test_a_tiny_budget_changes_no_bit(
     assert found[0] == found[1]
 
 
+def test_a_known_evaluation_brings_no_client_back(tiny: Any, site_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = federation_of(site_of(tiny(method={"name": "local"}, participation=1, rounds=1)), 1)
+    federation.run()
+    engine, asked = federation.engine, []
+    host = engine.host  # type: ignore[attr-defined]
+    clients = range(federation.experiment.clients)
+    for owner, name in ((host, "_build"), (StateStore, "read"), (StateStore, "read_ahead")):
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, name=name, do=original: (asked.append((name, a[-1])), do(*a))[1])
+    before = engine.evaluate(clients, {})
+    assert not asked
+    host._evaluations.pop(3)
+    assert engine.evaluate(clients, {}) == before
+    assert {client for _, client in asked} == {3}
+    engine.close()
+
+
 def test_a_budget_between_keeps_the_last_used(tiny: Any, site_of: Any) -> None:
     engine = InlineEngine(site_of(tiny(models="small_cnn")))
     host = engine.host

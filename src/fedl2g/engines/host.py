@@ -136,9 +136,13 @@ class Host:
             self._store.read_ahead(self._coming[0])
         return self._halves[client]
 
-    def expect(self, clients: Sequence[int]) -> None:
+    def expect(self, clients: Sequence[int], *, evaluation: bool = False) -> None:
         """Say who is about to be trained or evaluated, in this order."""
-        self._coming = deque(clients)
+        self._coming = deque(c for c in clients if not (evaluation and self._has_evaluated(c)))
+
+    def _has_evaluated(self, client: int) -> bool:
+        """Whether the last evaluation of a client still holds; known without the client, who may be on disk."""
+        return client in self._evaluations and not self.method.client.predicts_with_broadcast
 
     def _make_room(self) -> None:
         """Send the least recently used clients to the disk until the others fit; the newest stays in any case."""
@@ -199,9 +203,9 @@ class Host:
 
     def evaluate(self, client: int, payload: Payload) -> Evaluation:
         """One client's predictions on its own test set; a model that has not moved is not evaluated again."""
-        half = self.half(client)
-        if client in self._evaluations and not half.predicts_with_broadcast:
+        if self._has_evaluated(client):
             return self._evaluations[client]
+        half = self.half(client)
         if half.predicts_with_broadcast:
             half.check(payload)
             half.receive(payload)

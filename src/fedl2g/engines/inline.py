@@ -25,7 +25,7 @@ class InlineEngine:
             yield reply
 
     def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation]:
-        self.host.expect(clients)
+        self.host.expect(clients, evaluation=True)
         with one_thread():
             return [self.host.evaluate(client, payload) for client in clients]
 

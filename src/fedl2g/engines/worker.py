@@ -83,7 +83,7 @@ def _serve(host: Host, connection: Connection, header: wire.Header, payload: Pay
                 reply = host.train(client, header["round"], payload)
                 wire.send(connection, {"client": client, "report": asdict(reply.report)}, reply.payload)
         case "evaluate":
-            host.expect(header["clients"])
+            host.expect(header["clients"], evaluation=True)
             for client in header["clients"]:
                 wire.send(connection, asdict(host.evaluate(client, payload)))
         case "save":
