@@ -30,6 +30,7 @@ from fedl2g.methods.registry import get_method
 from fedl2g.models.catalog import has_equal_heads, resolve_models
 from fedl2g.privacy.settings import Noise, Privacy
 from fedl2g.robustness.settings import Aggregation, Attack, Availability
+from fedl2g.runs.directory import SITES
 
 LAYOUTS = ("contiguous", "channels_last")
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?(,cuda:\d+)*")
@@ -156,18 +157,6 @@ class Experiment(BaseModel):
     def _join_models(cls, value: object) -> object:
         return ",".join(value) if isinstance(value, list | tuple) and all(isinstance(v, str) for v in value) else value
 
-    @field_validator("layout")
-    @classmethod
-    def _known_layout(cls, value: str) -> str:
-        for part in value.split(","):
-            name = part.rpartition("=")[2]
-            if name not in LAYOUTS and value != "auto":
-                raise SettingError(
-                    f"layout: {name!r} is not known.{nearest(name, [*LAYOUTS, 'auto'])} Use auto, contiguous, "
-                    "channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
-                )
-        return value
-
     @field_validator("evaluate_clients")
     @classmethod
     def _number_or_share(cls, value: int | float | None) -> int | float | None:
@@ -187,6 +176,32 @@ class Experiment(BaseModel):
                 f"device: {value!r} is not known; use auto, cpu, mps, cuda, or a list like cuda:0,cuda:1"
             )
         return value
+
+    @model_validator(mode="after")
+    def _layouts_are_used(self) -> Experiment:
+        if self.layout in (*LAYOUTS, "auto"):
+            return self
+        names = set()
+        for part in self.layout.split(","):
+            name, equals, layout = part.rpartition("=")
+            if layout not in LAYOUTS:
+                raise SettingError(
+                    f"layout: {layout!r} is not known.{nearest(layout, LAYOUTS if equals else [*LAYOUTS, 'auto'])} Use "
+                    "auto, contiguous, channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
+                )
+            if not name or name in names:
+                wrong = f"names {name!r} twice" if name else f"does not say which architecture is {layout}"
+                raise SettingError(
+                    f"layout: the list {self.layout!r} {wrong}; expected each architecture once, such as "
+                    "cnn4=channels_last,resnet18=contiguous"
+                )
+            if name not in self.architectures and self.dataset != SITES:  # in a deployment each site names its own
+                raise SettingError(
+                    f"layout: no client has the architecture {name!r}.{nearest(name, self.architectures)} Expected "
+                    f"some of {', '.join(dict.fromkeys(self.architectures))}"
+                )
+            names.add(name)
+        return self
 
     @model_validator(mode="after")
     def _heads_can_be_shared(self) -> Experiment:

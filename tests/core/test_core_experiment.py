@@ -148,6 +148,33 @@ WRONG = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("chanels_last", "Did you mean 'channels_last'"),
+        ("cnn4=auto", "'auto' is not known. Use"),
+        ("channels_last,contiguous", "does not say which architecture is channels_last; expected each"),
+        (
+            "cnn5=channels_last",
+            "no client has the architecture 'cnn5'. Did you mean 'cnn4'? Expected some of cnn4, res",
+        ),
+        ("cnn4=channels_last,small_cnn=contiguous", "no client has the architecture 'small_cnn'"),
+        ("cnn4=channels_last,cnn4=contiguous", "names 'cnn4' twice"),
+    ],
+)
+def test_a_layout_that_would_do_nothing_is_refused(layout: str, said: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        Experiment(models="cnn4,resnet18", layout=layout)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_layouts_are_given_by_architecture() -> None:
+    assert Experiment(models="cnn4,resnet18", layout="cnn4=channels_last").channels_last == {"cnn4"}
+    deployed = Experiment(dataset="sites", models="cnn4", layout="resnet18=channels_last")  # a site's own model
+    assert deployed.channels_last == {"resnet18"}
+
+
 @pytest.mark.parametrize(("wrong", "field"), WRONG)
 def test_a_wrong_value_is_one_sentence_that_names_the_field_and_the_value(wrong: dict[str, Any], field: str) -> None:
     with pytest.raises(SettingError) as caught:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,7 @@ def test_measured_once_and_remembered(cache: Path, monkeypatch: pytest.MonkeyPat
     assert 0 < seconds < 5
     stored = json.loads(cache.read_text())
     assert sorted(stored.values()) == sorted([seconds, other])
-    assert list(cache.parent.iterdir()) == [cache]
+    assert {path.name for path in cache.parent.iterdir()} <= {cache.name, "calibration.lock"}
     monkeypatch.setattr(calibration, "build_model", None)
     assert measure() == seconds
     assert measure(layout="channels_last") == other
@@ -42,6 +44,21 @@ def test_global_state_is_left_alone(cache: Path) -> None:
         assert not torch.is_grad_enabled()
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), rng)
+
+
+def test_one_process_measures_and_the_others_take_its_number(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[float] = []
+
+    def slow(*_: object) -> float:
+        measured.append(1.0 + len(measured))
+        time.sleep(0.2)
+        return measured[-1]
+
+    monkeypatch.setattr(calibration, "_measure", slow)
+    with ThreadPoolExecutor(3) as pool:  # each holds the file by itself, as processes do
+        found = list(pool.map(lambda _: measure(), range(3)))
+    assert found == [1.0] * 3
+    assert len(measured) == 1
 
 
 @pytest.mark.parametrize("content", ["", "{not json", "[1, 2]", '{"small_cnn": "fast"}', "\x00\xff"])

@@ -14,6 +14,7 @@ from fedl2g.cli import app
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
+from fedl2g.models import calibration
 from fedl2g.paper.catalog import paper_experiment
 from fedl2g.paper.study import Study, duration, estimate_seconds, run_cells
 from fedl2g.paper.tables import provenance, sheets
@@ -154,6 +155,17 @@ def test_an_interrupted_cell_goes_on_where_it_was(tmp_path: Path) -> None:
     assert again.result is not None
     assert straight.result is not None
     assert again.result.last_accuracy == straight.result.last_accuracy
+
+
+def test_auto_layouts_are_settled_once_for_all_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    choices = iter(["channels_last", "contiguous"] * 20)  # a machine on which every measurement says something else
+    monkeypatch.setattr(calibration, "faster_layout", lambda name, **_: next(choices))
+    study = Study.open(tmp_path, "smoke", settings={"layout": "auto", "rounds": 1, "models": "small_cnn"})
+    cells = study.cells(paper_experiment("aggregation"), 1, ["cifar100"])
+    assert len(cells) > 1
+    list(run_cells(study, cells[:1]))
+    list(run_cells(study, cells))  # the later ones go by those that are there
+    assert {study.run_of(cell).experiment().layout for cell in cells} == {"small_cnn=channels_last"}
 
 
 def test_choices_of_one_folder_are_not_mixed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedl2g.data import load_dataset, make_partition
+from fedl2g.engines.base import open_engine
 from fedl2g.engines.host import Host, Site
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
@@ -17,6 +18,7 @@ from fedl2g.guidance import guiding_gradient
 from fedl2g.methods.base import ClientHalf
 from fedl2g.methods.fedl2g import FedL2GClient
 from fedl2g.methods.registry import get_method
+from fedl2g.models import calibration
 from fedl2g.payload import Payload, class_vectors
 from fedl2g.privacy.membership import members_of, sample_areas
 from fedl2g.privacy.probe import _areas, probe
@@ -39,6 +41,16 @@ def test_areas_by_hand() -> None:
     one, together = _areas(seen, has)
     assert one == pytest.approx((3 / 4 + 3.5 / 4) / 2)
     assert together == 1.0
+
+
+def test_layouts_are_settled_as_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "faster_layout", lambda name, **_: "channels_last")
+    seen: list[Experiment] = []
+    monkeypatch.setattr(
+        "fedl2g.privacy.probe.open_engine", lambda site: seen.append(site.experiment) or open_engine(site)
+    )
+    probe(Experiment(**{**TINY, "rounds": 1}, method="feddistill", layout="auto"))
+    assert seen[0].channels_last == {"small_cnn"}
 
 
 @pytest.mark.parametrize("method", ["fedproto", "feddistill"])

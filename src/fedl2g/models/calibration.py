@@ -10,11 +10,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import platformdirs
 import torch
+from filelock import FileLock
 from torch.nn import functional as F
 
 from fedl2g.errors import SettingError, nearest
@@ -52,14 +53,7 @@ def step_seconds(
     shape = "x".join(map(str, image_shape))
     what = f"{name} {shape} classes={classes} batch={batch_size} {layout} CPU seconds"
     key = f"{what} torch={torch.__version__} cpu={_cpu_model()}"
-    cache = _read_cache()
-    if key in cache:
-        return cache[key]
-    seconds = _measure(name, classes, image_shape, batch_size, LAYOUTS[layout])
-    if not is_factory(name):
-        # Read again: another process may have added its own measurements meanwhile.
-        _write_cache(_read_cache() | {key: seconds})
-    return seconds
+    return _remembered(name, key, lambda: _measure(name, classes, image_shape, batch_size, LAYOUTS[layout]))
 
 
 def faster_layout(name: str, *, classes: int, image_shape: tuple[int, int, int], batch_size: int = 10) -> str:
@@ -70,14 +64,30 @@ def faster_layout(name: str, *, classes: int, image_shape: tuple[int, int, int],
     """
     shape, batch_size = "x".join(map(str, image_shape)), max(2, batch_size)
     key = f"{name} {shape} classes={classes} batch={batch_size} speed-up torch={torch.__version__} cpu={_cpu_model()}"
-    speed_up = _read_cache().get(key)
-    if speed_up is None:
+
+    def speed_up() -> float:
         with _one_thread(), torch.random.fork_rng(devices=[]), torch.enable_grad():
             steps = [_stepper(name, classes, image_shape, batch_size, layout) for layout in LAYOUTS.values()]
-            speed_up = _interleaved_ratio(*steps)
-        if not is_factory(name):
-            _write_cache(_read_cache() | {key: speed_up})
-    return "channels_last" if speed_up > _CLEARLY_FASTER else "contiguous"
+            return _interleaved_ratio(*steps)
+
+    return "channels_last" if _remembered(name, key, speed_up) > _CLEARLY_FASTER else "contiguous"
+
+
+def _remembered(name: str, key: str, measure: Callable[[], float]) -> float:
+    """What an earlier call measured, else what `measure` finds now.
+
+    One process measures at a time: two would disturb each other, and might then go by different numbers.
+    """
+    found = _read_cache().get(key)
+    if found is not None:
+        return found
+    with _locked_cache():
+        cache = _read_cache()  # another process may have measured it while this one waited
+        if key not in cache:
+            cache[key] = measure()
+            if not is_factory(name):
+                _write_cache(cache)
+    return cache[key]
 
 
 def _interleaved_ratio(first: Callable[[], object], second: Callable[[], object]) -> float:
@@ -159,6 +169,16 @@ def _cpu_model() -> str:
 def _cache_file() -> Path:
     folder = os.environ.get("FEDL2G_CACHE") or platformdirs.user_cache_dir("fedl2g")
     return Path(folder) / "calibration.json"
+
+
+@contextmanager
+def _locked_cache() -> Iterator[None]:
+    """Hold the cache file, where it can be held: a folder we may not write is no error."""
+    with ExitStack() as held:
+        with suppress(OSError, NotImplementedError):
+            _cache_file().parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(FileLock(_cache_file().with_suffix(".lock")))
+        yield
 
 
 def _read_cache() -> dict[str, float]:

@@ -153,7 +153,7 @@ def _run_cells(
         pace = Pace(estimates, jobs)
         titles = {cell.folder: f"[{n}/{len(waiting)}] {_title(cell)}" for n, cell in enumerate(waiting.values(), 1)}
         with _watching(study, titles, None if quiet else console, track) as watch:
-            for number, outcome in enumerate(run_cells(study, waiting.values(), jobs=jobs, watch=watch), 1):
+            for number, outcome in enumerate(run_cells(study, distinct.values(), jobs=jobs, watch=watch), 1):
                 left = pace.finish(outcome.cell)
                 more = f"; about {duration(left)} left" if number < len(waiting) else ""
                 line = f"[{number}/{len(waiting)}] {_title(outcome.cell)}: {_outcome(outcome)}{more}"

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -200,13 +201,15 @@ def run_cells(
     With one job the cells run here, watched; with more, each in a process of its own.
     """
     study.save()
-    waiting = {cell.folder: cell for cell in cells if study.result(cell) is None}
+    distinct = {cell.folder: cell for cell in cells}
+    layouts = _layouts(study, distinct.values())
+    waiting = {folder: cell for folder, cell in distinct.items() if study.result(cell) is None}
     if jobs == 1:
         for cell in waiting.values():
-            yield _run_cell(study, cell, 1, watch)
+            yield _run_cell(study, cell, layouts, 1, watch)
         return
     with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(_run_cell, study, cell, 2, None) for cell in waiting.values()]
+        futures = [pool.submit(_run_cell, study, cell, layouts, 2, None) for cell in waiting.values()]
         try:
             for future in as_completed(futures):
                 yield future.result()
@@ -215,14 +218,29 @@ def run_cells(
             raise
 
 
-def _run_cell(study: Study, cell: Cell, jobs: int, watch: Callable[[Cell], list[Observer]] | None) -> Outcome:
+def _layouts(study: Study, cells: Iterable[Cell]) -> dict[Path, str]:
+    """What stands for `auto` in each cell: settled for all before the first is run, so that methods are comparable."""
+    if study.settings.get("layout") != "auto":
+        return {}
+    from fedl2g.runs.batch import settle_layouts
+
+    experiments = {}
+    for cell in cells:
+        with suppress(SettingError):  # the run will meet the same error, and note it
+            experiments[study.path(cell)] = study.experiment(cell)
+    return {path: experiment.layout for path, experiment in settle_layouts(experiments).items()}
+
+
+def _run_cell(
+    study: Study, cell: Cell, layouts: Mapping[Path, str], jobs: int, watch: Callable[[Cell], list[Observer]] | None
+) -> Outcome:
     from fedl2g.runs.batch import run_all
     from fedl2g.runs.runner import Interrupted
 
     path = study.path(cell)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        experiment = study.experiment(cell)
+        experiment = study.experiment(cell).settled(layouts.get(path, "auto"))
         observers = (lambda _: watch(cell)) if watch is not None else None
         ((_, result),) = run_all({path: experiment}, jobs=jobs, watch=observers)
     except Interrupted:

@@ -29,6 +29,7 @@ from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
 from fedl2g.privacy.membership import members_of, sample_areas
 from fedl2g.records import best_record
+from fedl2g.runs.runner import settle_layout
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def probe(experiment: Experiment, observers: Sequence[Observer] = ()) -> Leak:
         seed=experiment.seed,
         test_fraction=experiment.test_fraction,
     )
+    experiment = settle_layout(experiment, dataset)
     site = Site(experiment, dataset, partition)
     has = np.zeros((experiment.clients, dataset.classes), dtype=bool)
     for client, indices in enumerate(partition.train):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from fedl2g.federation import Observer
 from fedl2g.plugins import loaded_plugins
 from fedl2g.records import RunResult
 from fedl2g.runs.directory import RunDirectory
-from fedl2g.runs.runner import run
+from fedl2g.runs.runner import load_data, run, settle_layout
 
 
 def run_all(
@@ -27,6 +28,7 @@ def run_all(
     With one job they run here, each watched by the observers that `watch` makes for it; with more, each in a process of
     its own.
     """
+    experiments = settle_layouts(experiments)
     if jobs == 1:
         for path, experiment in experiments.items():
             yield path, run(experiment, path, watch(path) if watch else ())
@@ -39,6 +41,28 @@ def run_all(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def settle_layouts(experiments: Mapping[Path, Experiment]) -> dict[Path, Experiment]:
+    """Settle `auto` once for runs on the same data and models: methods are compared in equal layouts.
+
+    A run that was started keeps its layouts, and gives them to those that were not. An experiment that cannot be
+    settled is left as it is: its run will say why.
+    """
+    settled = dict(experiments)
+    waiting = [path for path, experiment in experiments.items() if experiment.layout == "auto"]
+    started = [path for path in waiting if (path / "run.json").is_file()]
+    chosen: dict[tuple[object, ...], str] = {}
+    for path in dict.fromkeys(started + waiting):
+        e = experiments[path]
+        alike = (e.dataset, e.samples, e.image_size, e.models, e.batch_size, e.device)
+        with contextlib.suppress(FedL2GError):
+            if path in started:
+                settled[path] = e.settled(RunDirectory.open(path).experiment().layout)
+            else:
+                settled[path] = e.settled(chosen[alike]) if alike in chosen else settle_layout(e, load_data(e))
+        chosen.setdefault(alike, settled[path].layout)
+    return settled
 
 
 def _run_apart(path: Path, experiment: Experiment) -> RunResult:

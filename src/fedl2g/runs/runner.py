@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedl2g.data import Dataset, load_dataset, make_partition
 from fedl2g.engines import Engine, WorkerLost, open_engine
-from fedl2g.engines.host import Site, one_thread, rare_garbage_collection
+from fedl2g.engines.host import Site, one_thread, rare_garbage_collection, resolve_device
 from fedl2g.errors import Diverged, FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
@@ -43,7 +43,7 @@ def run(experiment: Experiment, out: Path | str | None = None, observers: Sequen
         return _continue(RunDirectory.open(path), experiment, observers)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} exists and is not a run directory; choose another --out")
-    dataset = _dataset(experiment)
+    dataset = load_data(experiment)
     partition = make_partition(
         experiment.partition,
         dataset.labels,
@@ -71,6 +71,11 @@ def run_site(
 ) -> RunResult:
     """Run, or continue, an experiment whose clients live elsewhere: the caller says what is known of them and how they
     are reached."""
+    if site.experiment.layout == "auto":
+        raise SettingError(
+            "layout: auto is measured on one machine, but the clients of a deployment compute on their own; choose "
+            "contiguous, channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
+        )
     if (path / "run.json").is_file():
         directory = RunDirectory.open(path)
         if directory.about()["fingerprint"] != site.experiment.fingerprint:
@@ -123,6 +128,11 @@ def settle_layout(experiment: Experiment, dataset: Dataset) -> Experiment:
     """Put the layouts that are faster on this machine in place of `auto`: they are part of what gives the numbers."""
     if experiment.layout != "auto":
         return experiment
+    if resolve_device(experiment.device).type != "cpu":
+        raise SettingError(
+            f"layout: auto is measured on the CPU, which says nothing of the device {experiment.device!r}; choose "
+            "contiguous or channels_last"
+        )
     from fedl2g.models.calibration import faster_layout
 
     layouts = {
@@ -146,13 +156,14 @@ def _continue(directory: RunDirectory, experiment: Experiment, observers: Sequen
         result = directory.result()
         if result is not None:
             return result
-        dataset = _dataset(experiment)
+        dataset = load_data(experiment)
         if dataset.fingerprint != about["dataset_fingerprint"]:
             raise RunError(f"the dataset {experiment.dataset!r} is not the one {directory.path} was started with")
         return _execute(directory, Site(experiment, dataset, directory.partition()), observers)
 
 
-def _dataset(experiment: Experiment) -> Dataset:
+def load_data(experiment: Experiment) -> Dataset:
+    """The dataset of an experiment."""
     return load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
 
 
