@@ -5,19 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 
 import fedl2g
+from fedl2g.engines import states
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.engines.states import StateStore, stored_shapes
-from fedl2g.errors import PayloadError
+from fedl2g.errors import PayloadError, RunError
 from fedl2g.federation import Federation, Observer
 from fedl2g.methods.registry import get_method
+from fedl2g.plugins import load_plugin
 from fedl2g.records import RoundRecord
 
 
@@ -200,11 +204,79 @@ def test_a_full_disk_is_met_where_the_state_is_needed(tmp_path: Path, monkeypatc
     def full(*args: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(safetensors.torch, "save_file", full)
     store = StateStore(tmp_path / "store")
-    store.write_behind(0, {"a": torch.zeros(2)})
-    with pytest.raises(OSError, match="No space left"):
-        store.export(0, tmp_path / "x")
+    with monkeypatch.context() as patch:
+        patch.setattr(safetensors.torch, "save_file", full)
+        store.write_behind(0, {"a": torch.zeros(2)})
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space left"):
+                store.export(0, tmp_path / "x")
+        assert store.read(0)["a"].tolist() == [0, 0]  # the only copy is not lost
+    store.export(0, tmp_path / "x")  # there is room again
+    assert safetensors.torch.load_file(tmp_path / "x")["a"].tolist() == [0, 0]
+    assert not store._writing
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("No space left on d")]
+)
+def test_a_full_disk_while_clients_make_room_is_one_sentence(
+    error: Exception, tiny: Any, site_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise error
+
+    scratch = tmp_path / "run/scratch"
+    site = replace(site_of(tiny(method={"name": "local"}, rounds=1)), scratch=scratch)
+    engine = InlineEngine(site)
+    host = engine.host
+    host.budget = 1
+    sentence = (
+        f"cannot write the state of a client in {scratch}: No space left on d.*; the last checkpoint is intact: make "
+        f"room, then continue with `fedl2g resume {scratch.parent}`"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(safetensors.torch, "save_file", fail)
+        patch.setattr(states, "_WAITING", 1)  # the failure is met at the next state, not when the thread has come to it
+        with pytest.raises(RunError, match=f"^{sentence}$"):
+            list(engine.train(1, range(5), {}))
+    trained = [client for client in range(5) if client in host._changed]
+    assert all(client in host._halves or client in host._store._writing for client in trained)
+    assert set(host._halves) >= host._unsaved
+    assert host._taken == sum(host._bytes[site.architecture(client)] for client in host._halves)
+    kept = {client: host.state(client) for client in trained}  # nobody was lost, and there is room again
+    host.half(4)
+    for client, state in kept.items():
+        assert all(torch.equal(state[name], tensor) for name, tensor in host.state(client).items())
+    monkeypatch.setattr(safetensors.torch, "load_file", fail)
+    with pytest.raises(RunError, match=f"^cannot read the state of a client in {scratch}: .*: continue with"):
+        for client in trained:
+            host.half(client)
+    engine.close()
+
+
+FULL_DISK = """
+import errno, sys
+import safetensors.torch
+from fedl2g.engines import host, states
+
+def full(tensors, path):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+if any("fedl2g.engines.worker" in part for part in sys.orig_argv):
+    safetensors.torch.save_file = full
+    states._WAITING = 1
+    host.memory_budget = lambda *args, **kwargs: 1
+"""
+
+
+def test_a_worker_says_it_with_the_same_sentence(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "full_disk.py").write_text(FULL_DISK)
+    monkeypatch.setattr("fedl2g.plugins._loaded", [])
+    load_plugin(str(tmp_path / "full_disk.py"))
+    experiment = tiny(participation=1, rounds=1, execution={"engine": "workers", "workers": 1})
+    with pytest.raises(RunError, match=r"^cannot write the state of a client in .*: No space left .* resume \S*run`$"):
+        fedl2g.run(experiment, tmp_path / "run")
 
 
 def test_a_sample_of_the_clients_is_evaluated_and_recorded(tiny: Any, site_of: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 import time
 import warnings
 from collections import OrderedDict, deque
@@ -13,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from fedl2g.client import Client, Task
 from fedl2g.data import Dataset, Partition
 from fedl2g.engines.base import Evaluation
 from fedl2g.engines.states import Shapes, State, StateStore, available_bytes, shapes_of, stored_shapes
-from fedl2g.errors import PayloadError, SettingError
+from fedl2g.errors import PayloadError, RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.base import ClientHalf, Reply, Report
 from fedl2g.methods.registry import get_method
@@ -123,7 +125,9 @@ class Host:
         else:
             half = self._build(client)
             if client in self._store:
-                _load(half, self._store.read(client))
+                with self._disk("read", "continue"):
+                    state = self._store.read(client)
+                _load(half, state)
             self._halves[client] = half
             architecture = self.site.architecture(client)
             if architecture not in self._bytes:
@@ -147,11 +151,26 @@ class Host:
     def _make_room(self) -> None:
         """Send the least recently used clients to the disk until the others fit; the newest stays in any case."""
         while len(self._halves) > 1 and self._taken > self.budget:
-            client, half = self._halves.popitem(last=False)
-            self._taken -= self._bytes[self.site.architecture(client)]
+            client, half = next(iter(self._halves.items()))
             if client in self._unsaved:
-                self._store.write_behind(client, _state(half))
+                with self._disk("write", "make room, then continue"):
+                    self._store.write_behind(client, _state(half))
                 self._unsaved.remove(client)
+            del self._halves[client]
+            self._taken -= self._bytes[self.site.architecture(client)]
+
+    @contextmanager
+    def _disk(self, what: str, advice: str) -> Iterator[None]:
+        """Around the use of the states on disk outside checkpoints, which have a sentence of their own."""
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            scratch = self.site.scratch
+            message = f"cannot {what} the state of a client in {scratch or tempfile.gettempdir()}: {reason}"
+            if scratch is not None:
+                message += f"; the last checkpoint is intact: {advice} with `fedl2g resume {scratch.parent}`"
+            raise RunError(message) from error
 
     def _build(self, client: int) -> ClientHalf[Any]:
         architecture = self.site.architecture(client)

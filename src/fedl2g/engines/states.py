@@ -95,10 +95,15 @@ class StateStore:
     close = clear
 
     def _settle(self, client: int) -> None:
-        """Nothing of this client is on its way: a failed write is an error here."""
+        """Nothing of this client is on its way: a failed write is tried again, and is an error here.
+
+        Until it succeeds the state stays in memory: there is no other copy.
+        """
         self._reading.pop(client, None)
         if client in self._writing:
-            self._writing[client][1].result()
+            state, written = self._writing[client]
+            if written.exception() is not None:
+                self._write(client, state, self._file(client))
             del self._writing[client]
 
     def _stop(self) -> None:
