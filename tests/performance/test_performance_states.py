@@ -250,8 +250,7 @@ def test_a_full_disk_while_clients_make_room_is_one_sentence(
         assert all(torch.equal(state[name], tensor) for name, tensor in host.state(client).items())
     monkeypatch.setattr(safetensors.torch, "load_file", fail)
     with pytest.raises(RunError, match=f"^cannot read the state of a client in {scratch}: .*: continue with"):
-        for client in trained:
-            host.half(client)
+        [host.half(client) for client in trained]
     engine.close()
 
 
