@@ -27,18 +27,21 @@ try:
     main()
 except SystemExit as end:
     assert not end.code, end.code
-heavy = sorted({{"torch", "torchvision", "sklearn", "matplotlib", "pandas", "flwr"}} & sys.modules.keys())
+heavy = sorted({{"torch", "torchvision", "sklearn", "matplotlib", "pandas", "pydantic", "flwr"}} & sys.modules.keys())
 assert not heavy, heavy
 """
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["list", "RUNS"], ["--version"]])
-def test_commands_that_need_no_torch_do_not_load_it(arguments: list[str], tmp_path: Path) -> None:
+def test_commands_that_need_no_torch_do_not_load_it(arguments: list[str], tiny: Any, tmp_path: Path) -> None:
+    if "RUNS" in arguments:
+        fedl2g.run(tiny(method="local", rounds=1), tmp_path / "run")
     arguments = [str(tmp_path) if argument == "RUNS" else argument for argument in arguments]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-c", PROGRAM.format(arguments=arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+    assert ("list" in arguments) == ("finished" in done.stdout)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime - before.ru_utime < 2  # generous: CPU seconds, on a machine that may be slow and busy
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from safetensors import SafetensorError
 
 import fedl2g
 from fedl2g.engines import states
+from fedl2g.engines.host import memory_budget
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.engines.states import StateStore, stored_shapes
 from fedl2g.errors import PayloadError, RunError
@@ -106,6 +108,43 @@ def test_a_budget_between_keeps_the_last_used(tiny: Any, site_of: Any) -> None:
     engine.close()
 
 
+def test_what_a_client_takes(tiny: Any, site_of: Any) -> None:
+    federation = federation_of(site_of(tiny(method={"name": "fedproto"}, models="small_cnn", rounds=1)))
+    host = federation.engine.host  # type: ignore[attr-defined]
+    model = host.half(0).model
+    values = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
+    assert host._bytes == {"small_cnn": values + 4096 * len(list(model.modules()))}
+    federation.run()
+    targets = host.half(0).prototypes  # kept from the first evaluation on, outside any network
+    assert host._bytes["small_cnn"] == values + 4096 * len(list(model.modules())) + sum(
+        t.nbytes for t in (targets.vectors, targets.known)
+    )
+    assert host._taken == 5 * host._bytes["small_cnn"]
+    federation.engine.close()
+    guided = InlineEngine(site_of(tiny(models="small_cnn")))  # its views of the images count for nothing
+    guided.host.half(0)
+    assert guided.host._bytes == {"small_cnn": values + 4096 * len(list(model.modules()))}
+    guided.close()
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("max", 5_000_000), ("1000000", 300_000), ("9000000", 5_000_000)])
+def test_memory_left_in_a_container(limit: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(states, "_machine_bytes", lambda: 5_000_000)
+    for name, text in (("max", limit), ("current", "800000"), ("stat", "anon 700000\ninactive_file 100000")):
+        (tmp_path / f"memory.{name}").write_text(text + "\n")
+    assert states.available_bytes() == expected
+
+
+def test_memory_of_gpus_is_shared_by_their_workers(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1200 * (1 + device.index), 10_000))
+    experiment = tiny(device="cuda:0,cuda:1")
+    assert [memory_budget(experiment, torch.device("cuda", index), hosts=3) for index in (0, 1)] == [300, 1200]
+    experiment = tiny(device="cuda:0,cuda:1", execution={"memory_mb": 3})
+    assert memory_budget(experiment, torch.device("cuda:0"), hosts=3) == 2**20
+
+
 def test_a_run_with_a_budget_is_resumed_to_the_same_bits(tiny: Any, site_of: Any, tmp_path: Path) -> None:
     site = site_of(tiny())
     whole = federation_of(site)
@@ -183,6 +222,17 @@ def test_many_states_are_written_behind_and_read_ahead(tmp_path: Path) -> None:
     assert 30 not in store
     store.clear()
     assert 3 not in store
+
+
+def test_large_states_wait_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = safetensors.torch.save_file
+    monkeypatch.setattr(safetensors.torch, "save_file", lambda *given: (time.sleep(0.05), save(*given)))
+    monkeypatch.setattr(states, "_WAITING_BYTES", 100)
+    store = StateStore(tmp_path / "store")
+    for client in range(4):
+        store.write_behind(client, {"a": torch.zeros(20)})
+        assert list(store._writing) == [client]
+    store.close()
 
 
 def test_without_links_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from fedl2g.robustness.attacks import corrupt, hostile_clients, random_labels
 from fedl2g.training import ImageView
 
 EVALUATION_BATCH = 250
+_MODULE_BYTES = 4096  # of a module beside its tensors' values (measured: 3.3 to 3.8 KB in the small networks)
 _METHOD = "method."  # prefix of a method's private tensors in a client's state file
 
 
@@ -104,9 +105,10 @@ class Host:
             self.images = torch.from_numpy(site.dataset.images)
             self.labels = torch.from_numpy(site.dataset.labels)
         self.hostile = hostile_clients(site.experiment.attack, site.experiment.clients, self.task.seed)
-        self.budget = memory_budget(site.experiment.execution.memory_mb, hosts=share[1])
+        self.budget = memory_budget(site.experiment, device, hosts=share[1])
         self._halves: OrderedDict[int, ClientHalf[Any]] = OrderedDict()  # those in memory, the last used at the end
         self._bytes: dict[str, int] = {}  # what a client of each architecture takes
+        self._weighed: set[tuple[str, str]] = set()
         self._taken = 0
         self._changed: set[int] = set()  # all that are not as freshly built, in memory or not
         self._unsaved: set[int] = set()  # those in memory that have changed since the store saw them
@@ -129,10 +131,8 @@ class Host:
                     state = self._store.read(client)
                 _load(half, state)
             self._halves[client] = half
-            architecture = self.site.architecture(client)
-            if architecture not in self._bytes:
-                self._bytes[architecture] = _bytes_of(half)
-            self._taken += self._bytes[architecture]
+            self._taken += self._bytes.get(self.site.architecture(client), 0)
+            self._weigh(client, "built")
             self._make_room()
         while self._coming and self._coming[0] == client:
             self._coming.popleft()
@@ -147,6 +147,14 @@ class Host:
     def _has_evaluated(self, client: int) -> bool:
         """Whether the last evaluation of a client still holds; known without the client, who may be on disk."""
         return client in self._evaluations and not self.method.client.predicts_with_broadcast
+
+    def _weigh(self, client: int, when: str) -> None:
+        """Learn what clients of this architecture take: once as built, once as used, which may leave tensors behind."""
+        architecture = self.site.architecture(client)
+        if (architecture, when) not in self._weighed:
+            self._weighed.add((architecture, when))
+            self._bytes[architecture] = max(self._bytes.get(architecture, 0), _bytes_of(self._halves[client]))
+            self._taken = sum(self._bytes[self.site.architecture(c)] for c in self._halves)
 
     def _make_room(self) -> None:
         """Send the least recently used clients to the disk until the others fit; the newest stays in any case."""
@@ -203,6 +211,7 @@ class Host:
         started = time.perf_counter()
         upload = half.train(round, payload)
         seconds = time.perf_counter() - started
+        self._weigh(client, "trained")
         log = half.client.log
         if log.steps:
             self._changed.add(client)
@@ -240,6 +249,7 @@ class Host:
             client, len(half.client.test_set), int(correct), {name: int(count) for name, count in others.items()}
         )
         self._evaluations[client] = result
+        self._weigh(client, "evaluated")
         return result
 
     def save(self, directory: Path) -> None:
@@ -307,18 +317,28 @@ def _load(half: ClientHalf[Any], state: State) -> None:
 
 
 def _bytes_of(half: ClientHalf[Any]) -> int:
-    """The memory of all networks that a client's half of a method holds."""
-    tensors: dict[int, int] = {}
-    for module in vars(half).values():
-        if isinstance(module, nn.Module):
-            for tensor in (*module.parameters(), *module.buffers()):
-                tensors[id(tensor)] = tensor.nbytes
-    return sum(tensors.values())
+    """The memory of a client: its tensors, in networks or kept as they are, and the objects networks are made of."""
+    kept = list(vars(half).values())
+    for helper in vars(half).values():  # such as class vectors; the client's views hold the images that all share
+        if not isinstance(helper, nn.Module | Client | ImageView):
+            kept += getattr(helper, "__dict__", {}).values()
+    modules = {id(part): part for value in kept if isinstance(value, nn.Module) for part in value.modules()}
+    tensors = {id(value): value.nbytes for value in kept if isinstance(value, Tensor)}
+    for module in modules.values():
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            tensors[id(tensor)] = tensor.nbytes
+    return sum(tensors.values()) + _MODULE_BYTES * len(modules)
 
 
-def memory_budget(megabytes: int | None, hosts: int) -> int:
-    """Bytes of client states that each of the hosts on this machine may keep; by default half of what is free."""
-    return (available_bytes() // 2 if megabytes is None else megabytes * 2**20) // hosts
+def memory_budget(experiment: Experiment, device: torch.device, hosts: int) -> int:
+    """Bytes of clients that each of the hosts on this machine may keep; by default half of what is free."""
+    megabytes = experiment.execution.memory_mb
+    if megabytes is not None:
+        return megabytes * 2**20 // hosts
+    if device.type == "cuda":  # there the networks live, with those of the workers that share it
+        sharing = [resolve_device(experiment.device, worker) for worker in range(hosts)].count(device)
+        return torch.cuda.mem_get_info(device)[0] // 2 // max(1, sharing)
+    return available_bytes() // 2 // hosts
 
 
 def _waiter(device: torch.device) -> Callable[[], None] | None:

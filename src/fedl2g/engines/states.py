@@ -16,7 +16,9 @@ from torch import Tensor
 State = dict[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
 
-_WAITING = 8  # states that may wait for the disk before the computation does
+_WAITING = 8  # states that may wait for the disk before the computation does,
+_WAITING_BYTES = 256 * 2**20  # and their size
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 class StateStore:
@@ -47,7 +49,7 @@ class StateStore:
     def write_behind(self, client: int, state: State) -> None:
         """Keep a state that nobody changes any more; it reaches its file while the caller goes on."""
         self._settle(client)
-        while len(self._writing) >= _WAITING or (self._writing and next(iter(self._writing.values()))[1].done()):
+        while self._writing and (self._is_full(state) or next(iter(self._writing.values()))[1].done()):
             self._settle(next(iter(self._writing)))
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="states written behind")
@@ -94,6 +96,11 @@ class StateStore:
 
     close = clear
 
+    def _is_full(self, state: State) -> bool:
+        """Whether one more state has to wait until others are written."""
+        waiting = sum(_size(other) for other, _ in self._writing.values())
+        return len(self._writing) >= _WAITING or waiting + _size(state) > _WAITING_BYTES
+
     def _settle(self, client: int) -> None:
         """Nothing of this client is on its way: a failed write is tried again, and is an error here.
 
@@ -133,6 +140,10 @@ class StateStore:
             raise
 
 
+def _size(state: State) -> int:
+    return sum(tensor.nbytes for tensor in state.values())
+
+
 def shapes_of(state: State) -> Shapes:
     """The names and shapes of a state."""
     return {name: tuple(tensor.shape) for name, tensor in state.items()}
@@ -155,7 +166,11 @@ def _link(source: Path, target: Path) -> None:
 
 
 def available_bytes() -> int:
-    """Memory that processes could still take on this machine."""
+    """Memory that processes could still take: on this machine, and in the control group (container) they run in."""
+    return min([_machine_bytes(), *_group_bytes()])
+
+
+def _machine_bytes() -> int:
     try:
         for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
@@ -166,3 +181,20 @@ def available_bytes() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (ValueError, OSError, AttributeError):
         return 4 * 2**30
+
+
+def _group_bytes() -> list[int]:
+    """What is left under the limits of this process's control group and of those around it (cgroup v2)."""
+    try:
+        own = Path("/proc/self/cgroup").read_text(encoding="utf-8").strip().rpartition("0::/")[2]
+    except OSError:
+        own = ""
+    left = []
+    for group in (_CGROUPS / own, *(_CGROUPS / own).parents):
+        try:
+            limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            left.append(max(0, limit - used + int(stat["inactive_file"])))  # the cache of files makes room
+        except (OSError, ValueError, LookupError):  # no such group, or no limit ("max")
+            continue
+    return left
