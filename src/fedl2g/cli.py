@@ -306,7 +306,7 @@ def list_runs(
 ) -> None:
     """List the runs below a folder."""
     from fedl2g.runs.directory import find_runs
-    from fedl2g.runs.overview import overview
+    from fedl2g.runs.overview import as_text, overview
 
     if not root.exists():
         raise SettingError(
@@ -318,9 +318,7 @@ def list_runs(
     elif not rows:
         _print(f"no runs in {root}")
     else:
-        from fedl2g.report.tables import runs_table
-
-        _out().print(runs_table(rows))
+        _print(as_text(rows))
 
 
 @app.command()

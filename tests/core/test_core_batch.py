@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,11 @@ from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.models import calibration
+from fedl2g.records import RunResult
 from fedl2g.runs import runner
 from fedl2g.runs.batch import run_all
 from fedl2g.runs.comparison import Comparison
-from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.directory import RunDirectory, find_runs
 
 TINY: dict[str, Any] = {"samples": 80, "partition": "iid", "clients": 2, "rounds": 1, "models": "small_cnn"}
 
@@ -61,3 +65,45 @@ def test_a_deployment_measures_no_layout(tmp_path: Path, site_of: Any) -> None:
     with pytest.raises(SettingError, match="clients of a deployment compute on their own"):
         runner.run_site(site, tmp_path / "run", InlineEngine)
     assert not (tmp_path / "run").exists()
+
+
+def test_runs_are_found_without_looking_inside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b", "a/deep", ".c.partial-7"):
+        (tmp_path / name / "checkpoints" / "inner").mkdir(parents=True)
+        (tmp_path / name / "run.json").touch()
+    (tmp_path / "b" / "checkpoints" / "inner" / "run.json").touch()
+    looked: list[str] = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: looked.append(str(path)) or scandir(path))
+    assert [run.path for run in find_runs(tmp_path)] == [tmp_path / "a/deep", tmp_path / "b"]
+    assert not [path for path in looked if "checkpoints" in path]
+    assert [run.path for run in find_runs(tmp_path / "b")] == [tmp_path / "b"]
+
+
+RESULT = RunResult(
+    "m", 0, "finished", 5, 0.5, 3, 0.4, 0.4, 0.1, None, {"head": 1}, 0.1, 0.1, 1.0, 1.0, "here"
+).to_dict()
+
+
+def test_a_result_is_read_back_as_it_was_written() -> None:
+    assert RunResult.from_dict(json.loads(json.dumps(RESULT))).to_dict() == RESULT
+    older = {name: value for name, value in RESULT.items() if name != "refused"}  # has a default
+    assert RunResult.from_dict(older).refused == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("method", None), ("seed", 0.5), ("seed", True), ("status", "over"), ("status", ["finished"]),
+        ("rounds", "5"), ("best_accuracy", None), ("best_accuracy", math.nan), ("best_accuracy", 10**400),
+        ("best_loss", math.inf), ("other_accuracies", []), ("other_accuracies", {"head": "1"}), ("more", 1),
+    ],
+)  # fmt: skip
+def test_a_result_that_is_none_is_refused(name: str, wrong: object) -> None:
+    with pytest.raises(ValueError, match=name):
+        RunResult.from_dict({**RESULT, name: wrong})
+
+
+def test_a_result_that_lacks_a_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="best_round"):
+        RunResult.from_dict({name: value for name, value in RESULT.items() if name != "best_round"})

@@ -1,10 +1,9 @@
-"""Tables for the terminal: the result of a run, a comparison of methods, a list of runs."""
+"""Tables for the terminal: the result of a run, a comparison of methods."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.table import Table
 
@@ -87,23 +86,6 @@ def result_table(result: RunResult) -> Table:
         "run": result.run,
     }.items():
         table.add_row(name, value)
-    return table
-
-
-def runs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The runs below a folder."""
-    table = Table()
-    for column in ("run", "method", "dataset", "partition", "models", "clients", "seed", "rounds", "best", "status"):
-        table.add_column(column, overflow="fold", no_wrap=column not in ("run", "dataset", "models"))
-    for row in rows:
-        best = "" if row["best_accuracy"] is None else f"{row['best_accuracy']:.2%}"
-        table.add_row(
-            *(str(row[name]) for name in ("run", "method", "dataset", "partition", "models", "clients")),
-            str(row["seed"]),
-            f"{row['rounds_done']}/{row['rounds']}",
-            best,
-            row["status"],
-        )
     return table
 
 

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import filelock
-
 from fedl2g.errors import RunError
 from fedl2g.records import RoundRecord, RunResult
 
@@ -177,6 +175,8 @@ class RunDirectory:
     @contextmanager
     def lock(self, wait: float = 0.0) -> Iterator[None]:
         """Hold the directory: two processes must not write the same run. `wait` seconds for another to let go."""
+        import filelock
+
         lock = filelock.FileLock(self.path / "lock", timeout=wait)
         try:
             lock.acquire()
@@ -202,10 +202,14 @@ class RunDirectory:
 
 
 def find_runs(root: Path) -> list[RunDirectory]:
-    """Every run directory below a folder."""
-    if (root / "run.json").is_file():
-        return [RunDirectory(root)]
-    return [RunDirectory(path.parent) for path in sorted(root.glob("**/run.json")) if ".partial-" not in str(path)]
+    """Every run directory below a folder; none is looked for inside a run, which may hold thousands of files."""
+    found = []
+    for folder, folders, files in os.walk(root):
+        if "run.json" in files:
+            found.append(Path(folder))
+            folders.clear()
+        folders[:] = [name for name in folders if ".partial-" not in name]
+    return [RunDirectory(path) for path in sorted(found)]
 
 
 def write_atomically(path: Path, text: str) -> None:
