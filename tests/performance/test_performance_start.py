@@ -14,7 +14,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import fedl2g
+from fedl2g.engines.host import Host, _waiter, resolve_device
 from fedl2g.experiment import Experiment
+from fedl2g.methods.registry import get_method
 from fedl2g.profiling import PARTS, Stopwatch, split_round, total_profile
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.training import ImageView, Update, train
@@ -104,6 +106,75 @@ def test_no_step_waits_for_the_device() -> None:
     with pytest.raises(NotImplementedError, match="meta"):  # the mean loss, after the last step
         train(view, loss, [Update(model.parameters(), 0.1, clip=1.0)], [torch.arange(20)], 5)
     assert steps == [5, 5, 5, 5]
+
+
+@pytest.mark.parametrize("method", ["local", "feddistill", "fedproto", "fedl2g-l", "fedl2g-f"])
+def test_no_step_of_a_method_waits_for_the_device(
+    method: str, tiny: Any, site_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"name": method, **({"warmup_rounds": 0} if method.startswith("fedl2g") else {})}
+    site = site_of(tiny(method=options, clients=2, local_epochs=2))
+    server = get_method(method).server(site.experiment.method, site.task)
+    here, there = (Host(site, torch.device(device)) for device in ("cpu", "meta"))
+    replies = [here.train(client, 1, server.broadcast(1)) for client in range(2)]
+    server.aggregate(1, replies)  # from now on there are prototypes and mean logits to learn from
+    steps, step = [], Update.step
+    monkeypatch.setattr(Update, "step", lambda update: (steps.append(update), step(update)))
+    for client in range(2):
+        with pytest.raises(NotImplementedError, match="meta"):  # the mean loss, after the last step
+            there.train(client, 2, server.broadcast(2))
+    assert len(steps) == sum(reply.report.steps for reply in replies) > 4
+
+
+def test_batches_for_a_gpu_come_from_pinned_memory_and_block_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, calls, to = torch.device("cuda:1"), [], torch.Tensor.to
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        calls.append(("pinned", tensor.dtype))
+        return tensor
+
+    def copy(tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        if args[0] != gpu:
+            return to(tensor, *args, **options)
+        calls.append(("copied", tensor.dtype))
+        assert options == {"non_blocking": True}
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.Tensor, "to", copy)
+    images, labels = torch.arange(32, dtype=torch.uint8).reshape(8, 1, 2, 2), torch.arange(8)
+    x, y = ImageView(images, labels, torch.tensor([4, 2]), device=gpu, dtype=torch.float32).batch(torch.tensor([1, 0]))
+    assert calls == [(what, dtype) for what in ("pinned", "copied") for dtype in (torch.uint8, torch.int64)]
+    assert torch.equal(x, images[[2, 4]] / 127.5 - 1)  # bytes travel, and become numbers there
+    assert y.tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(("device", "given"), [("cuda:1", [torch.device("cuda:1")]), ("mps", [])])
+def test_a_profile_waits_for_the_device_of_its_host(
+    device: str, given: list[torch.device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[Any] = []
+
+    class Module:
+        @staticmethod
+        def synchronize(*args: Any) -> None:
+            waited.append([*args])
+
+    monkeypatch.setattr(torch, "get_device_module", lambda device: Module)
+    wait = _waiter(torch.device(device))
+    assert wait is not None
+    wait()
+    assert waited == [given]
+    assert _waiter(torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "found"), [("auto", 2, [0, 1, 0]), ("cuda", 3, [0, 1, 2]), ("cuda:1", 2, [1] * 3)]
+)
+def test_workers_share_all_gpus(name: str, count: int, found: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    assert [resolve_device(name, worker) for worker in range(3)] == [torch.device("cuda", index) for index in found]
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "mps", "cuda", "cuda:1", "cuda:0,cuda:1"])

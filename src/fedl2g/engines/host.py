@@ -226,7 +226,8 @@ class Host:
             upload = self.task.protection.protect(upload, payload, self.task.classes, client, round)
             report = self.task.protection.reticent(report)
         if client in self.hostile:
-            upload = corrupt(upload, payload, self.site.experiment.attack, self.task.seed, client, round)
+            attack = self.site.experiment.attack
+            upload = corrupt(half.whole(upload), half.whole(payload), attack, self.task.seed, client, round)
         return Reply(client, upload, report)
 
     def evaluate(self, client: int, payload: Payload) -> Evaluation:
@@ -346,7 +347,9 @@ def _waiter(device: torch.device) -> Callable[[], None] | None:
     if device.type in ("cpu", "meta"):
         return None
     module = torch.get_device_module(device)
-    return lambda: module.synchronize()
+    if device.type == "mps":
+        return module.synchronize  # type: ignore[no-any-return]  # there is but one, and it takes no name
+    return lambda: module.synchronize(device)
 
 
 def client_file(directory: Path, client: int) -> Path:
@@ -383,9 +386,11 @@ def rare_garbage_collection() -> Iterator[None]:
 
 
 def resolve_device(name: str, worker: int = 0) -> torch.device:
-    """The device a host computes on; several are dealt out to the workers in turn."""
+    """The device a host computes on; several (all GPUs, if none is named) are dealt out to the workers in turn."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if name == "cuda" and torch.cuda.device_count() > 1:
+        name = ",".join(f"cuda:{index}" for index in range(torch.cuda.device_count()))
     devices = [torch.device(part) for part in name.split(",")]
     for device in devices:
         if device.type != "cpu" and (device.index or 0) >= torch.get_device_module(device).device_count():
