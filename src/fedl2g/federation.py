@@ -67,7 +67,7 @@ class Federation:
         self._sent: tuple[int, Payload] | None = None
         self._start = _copy(server.state_dict())
         self._spent: list[tuple[float, dict[str, float]]] = []  # of the round's clients: seconds, and where they went
-        self._training_seconds = 0.0
+        self._started = 0.0  # when the round did
 
     @property
     def round(self) -> int:
@@ -113,7 +113,7 @@ class Federation:
 
     def _play(self, round: int) -> None:
         record = RoundRecord(round, self.participants(round))
-        started = time.perf_counter()
+        started = self._started = time.perf_counter()
         broadcast = self._broadcast(round)
         record.server_seconds = time.perf_counter() - started
         fates = self._fates(record)
@@ -145,12 +145,10 @@ class Federation:
     def _train(self, round: int, clients: list[int], broadcast: Payload) -> Iterator[Reply | Absence]:
         """The engine's answers; what they took is noted for the profile."""
         self._spent.clear()
-        started = time.perf_counter()
         for answer in self.engine.train(round, clients, broadcast):
             if isinstance(answer, Reply):
                 self._spent.append((answer.report.seconds, answer.report.laps))
             yield answer
-        self._training_seconds = time.perf_counter() - started
 
     @property
     def _noise_alone(self) -> bool:
@@ -256,7 +254,7 @@ class Federation:
         if self.experiment.execution.profile and record.round:
             record.profile_seconds = split_round(
                 self._spent,
-                training=self._training_seconds,
+                wall=time.perf_counter() - self._started,
                 server=record.server_seconds,
                 evaluation=record.evaluation_seconds,
                 lanes=getattr(self.engine, "lanes", 1),

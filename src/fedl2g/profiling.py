@@ -61,24 +61,27 @@ watch = Stopwatch()  # of this process: its clients train one after the other
 def split_round(
     clients: Iterable[tuple[float, Mapping[str, float]]],
     *,
-    training: float,
+    wall: float,
     server: float,
     evaluation: float,
     lanes: int,
 ) -> dict[str, float]:
-    """The parts of a round in seconds of a processor.
+    """The parts of a round in seconds of a processor: together, the time of the round on each of the lanes.
 
-    `clients` gives each participant's seconds and laps, `training` the time until the last reply, `lanes` how many
-    clients can train at a time: what the lanes did not use is waiting.
+    `clients` gives each participant's seconds of training and its laps, `wall` the time of the round, `lanes` how many
+    clients can train at a time: what the lanes did not use is waiting. A lap of OTHER work comes on top of the seconds
+    (loading a client, packing its reply); all others lie within.
     """
     parts = dict.fromkeys(PARTS, 0.0)
-    busy = 0.0
+    busy = server + lanes * evaluation
     for seconds, laps in clients:
-        busy += seconds
-        parts[OTHER] += seconds - sum(laps.values())
+        outside = laps.get(OTHER, 0.0)
+        busy += seconds + outside
+        parts[OTHER] += seconds + outside - sum(value for name, value in laps.items() if name != OTHER)
         for name, value in laps.items():
-            parts[name] = parts.get(name, 0.0) + value
-    parts[WAITING] = max(0.0, lanes * training - busy)
+            if name != OTHER:
+                parts[name] = parts.get(name, 0.0) + value
+    parts[WAITING] = max(0.0, lanes * wall - busy)  # below 0 where the server checks one reply while others train
     parts[AGGREGATION] = server
     parts[EVALUATION] = lanes * evaluation
     return parts

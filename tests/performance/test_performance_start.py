@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ from torch.nn.functional import cross_entropy
 
 import fedl2g
 from fedl2g.engines.host import Host, _waiter, resolve_device
+from fedl2g.engines.inline import InlineEngine
+from fedl2g.engines.workers import WorkersEngine
 from fedl2g.experiment import Experiment
+from fedl2g.federation import Federation, Observer
 from fedl2g.methods.registry import get_method
 from fedl2g.profiling import PARTS, Stopwatch, split_round, total_profile
+from fedl2g.records import RoundRecord
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.training import ImageView, Update, train
 
@@ -66,13 +71,55 @@ def test_a_profile_changes_no_number(tiny: Any) -> None:
 
 
 def test_the_parts_of_a_round() -> None:
-    parts = split_round(
-        [(2.0, {"data": 0.5}), (1.0, {"data": 0.25})], training=2.0, server=0.1, evaluation=0.5, lanes=2
-    )
+    spent = [(2.0, {"data": 0.5, "other work of clients": 0.25}), (1.0, {"data": 0.25})]
+    parts = split_round(spent, wall=3.0, server=0.125, evaluation=0.5, lanes=2)
     assert parts["data"] == 0.75
-    assert parts["other work of clients"] == 2.25
-    assert parts["waiting"] == 1.0
+    assert parts["other work of clients"] == 2.5
     assert parts["evaluation"] == 1.0
+    assert parts["aggregation"] == 0.125
+    assert parts["waiting"] == 6 - 3.25 - 1 - 0.125
+    assert sum(parts.values()) == 6
+
+
+class Clock(Observer):
+    """The time of each round, measured from outside."""
+
+    def __init__(self) -> None:
+        self.walls: list[float] = []
+        self.last = 0.0
+
+    def on_round(self, federation: Federation, record: RoundRecord) -> None:
+        self.walls.append(time.perf_counter() - self.last)
+        self.last = time.perf_counter()
+
+
+@pytest.mark.parametrize("engine", [InlineEngine, WorkersEngine])
+def test_the_parts_are_the_time_of_the_round_on_every_lane(
+    engine: Any, tiny: Any, site_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = site_of(tiny(rounds=2, method={"name": "local"}, execution={"profile": True}))
+    server = get_method("local").server(site.experiment.method, site.task)
+    build, pause = Host._build, 0.1
+    monkeypatch.setattr(Host, "_build", lambda *given: (time.sleep(pause), build(*given))[1])
+    monkeypatch.setattr(server, "check", lambda payload: time.sleep(pause))
+    monkeypatch.setattr(server, "aggregate", lambda *given: time.sleep(pause))
+    clock = Clock()
+    federation = Federation(site.experiment, server, engine(site), [clock])
+    if engine is InlineEngine:
+        federation.engine.host.budget = 1  # type: ignore[attr-defined]  # every client is built whenever it is used
+    federation.run()
+    federation.engine.close()
+    for record, wall in list(zip(federation.history, clock.walls, strict=True))[1:]:
+        parts, trained = record.profile_seconds, len(record.participants)
+        lanes = 1 if engine is InlineEngine else 2
+        assert sum(parts.values()) == pytest.approx(lanes * wall, rel=0.05)
+        assert parts["aggregation"] > (trained + 1) * pause
+        if engine is InlineEngine:
+            assert parts["waiting"] < 0.1 * wall
+            assert parts["other work of clients"] > trained * pause
+            assert record.client_seconds < wall - parts["evaluation"] - (2 * trained + 1) * pause  # training alone
+        else:
+            assert parts["waiting"] > pause  # of one worker, while the server aggregates
 
 
 def test_a_stopwatch_that_is_off_measures_nothing() -> None:

@@ -30,7 +30,7 @@ from fedl2g.payload import Payload
 from fedl2g.privacy.mechanism import Protection
 from fedl2g.privacy.noise import add_noise
 from fedl2g.privacy.settings import Privacy
-from fedl2g.profiling import watch
+from fedl2g.profiling import OTHER, watch
 from fedl2g.robustness.attacks import corrupt, hostile_clients, random_labels
 from fedl2g.training import ImageView
 
@@ -205,6 +205,7 @@ class Host:
 
     def train(self, client: int, round: int, payload: Payload) -> Reply:
         """One client's round."""
+        came = time.perf_counter()
         half = self.half(client)
         half.check(payload)
         half.client.log = type(half.client.log)()
@@ -228,6 +229,8 @@ class Host:
         if client in self.hostile:
             attack = self.site.experiment.attack
             upload = corrupt(half.whole(upload), half.whole(payload), attack, self.task.seed, client, round)
+        if self.site.experiment.execution.profile:  # loading and packing are no part of the training's seconds
+            report.laps[OTHER] = time.perf_counter() - came - seconds
         return Reply(client, upload, report)
 
     def evaluate(self, client: int, payload: Payload) -> Evaluation:
