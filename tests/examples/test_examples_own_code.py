@@ -93,6 +93,43 @@ def test_own_models_and_data_with_one_channel_and_odd_shapes(tmp_path: Path) -> 
     assert metrics[0] == metrics[1]
 
 
+def test_workers_do_not_call_the_users_data_function_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    from fedl2g import Experiment, run
+    from fedl2g.data import load_dataset, make_partition
+    from fedl2g.engines.host import Site
+    from fedl2g.engines.workers import WorkersEngine
+
+    (tmp_path / "counted_data.py").write_text(
+        "import numpy as np\n\n\n"
+        "def load():\n"
+        f"    with open({str(tmp_path / 'calls')!r}, 'a') as file:\n"
+        "        file.write('called\\n')\n"
+        "    return np.random.RandomState(0).randint(0, 256, (60, 16, 16), dtype=np.uint8), np.arange(60) % 3\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    execution = {"engine": "workers", "workers": 2}
+    experiment = Experiment(
+        method="local", dataset="counted_data:load", samples=50, partition="iid", clients=2, rounds=1,
+        models="small_cnn", execution=execution,
+    )  # fmt: skip
+
+    def calls() -> int:
+        return len((tmp_path / "calls").read_text().splitlines())
+
+    run(experiment, tmp_path / "run")
+    assert calls() == 1
+    # A worker that is started again later may find the folder gone: then it makes the data anew.
+    dataset = load_dataset(experiment.dataset, samples=50)
+    partition = make_partition("iid", dataset.labels, None, clients=2, classes=3, seed=0)
+    assert dataset.folder is not None
+    shutil.rmtree(dataset.folder)
+    before = calls()
+    WorkersEngine(Site(experiment, dataset, partition)).close()
+    assert calls() > before
+
+
 def test_code_named_in_a_run_directory_is_imported_only_when_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

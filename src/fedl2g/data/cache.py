@@ -53,12 +53,12 @@ def open_or_build(
     name: str, key: str, folder: Path, build: Callable[[], Content], progress: Progress | None = None
 ) -> Dataset:
     """Open the entry `key`, after building it where it is missing or damaged."""
-    if (ready := _open_whole(folder / key)) is not None:
+    if (ready := open_whole(folder / key)) is not None:
         return ready
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f"{key}.lock"):
-            if (ready := _open_whole(folder / key)) is not None:  # another process built it while this one waited
+            if (ready := open_whole(folder / key)) is not None:  # another process built it while this one waited
                 return ready
             content = build()
             building = folder / f"{key}.building"
@@ -84,7 +84,8 @@ def open_or_build(
     return Dataset.open(folder / key)
 
 
-def _open_whole(entry: Path) -> Dataset | None:
+def open_whole(entry: Path) -> Dataset | None:
+    """The dataset in a folder of the cache, or None where it is missing or damaged."""
     try:
         return Dataset.open(entry)
     except Exception:  # numpy and json answer what a damaged file may hold with errors of many kinds

@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 
 from fedl2g.data import Partition, load_dataset
+from fedl2g.data.cache import open_whole
 from fedl2g.engines import wire
 from fedl2g.engines.host import Host, Site, rare_garbage_collection, resolve_device
 from fedl2g.errors import FedL2GError, RunError
@@ -55,7 +56,10 @@ def _start(header: wire.Header) -> Host:
     for plugin in header["plugins"]:
         load_plugin(plugin)
     experiment = Experiment(**header["experiment"])
-    dataset = load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
+    # The folder that the main process has opened: a user's function must not be called again by every worker.
+    dataset = open_whole(Path(header["folder"])) if header["folder"] else None
+    if dataset is None:
+        dataset = load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
     if dataset.fingerprint != header["dataset"]:
         raise RunError("the dataset changed while the run was starting; start it again")
     scratch = Path(header["scratch"]) if header["scratch"] else None

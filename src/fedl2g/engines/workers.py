@@ -76,6 +76,7 @@ class WorkersEngine:
                 "experiment": self.site.experiment.model_dump(mode="json"),
                 "plugins": loaded_plugins(),
                 "dataset": self.site.dataset.fingerprint,
+                "folder": str(self.site.dataset.folder.resolve()) if self.site.dataset.folder else None,
                 "partition": self.site.partition.to_json(),
             }
             self._send(worker, wire.pack(start))
