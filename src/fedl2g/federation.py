@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import logging
-import math
 import statistics
 import time
 from collections import Counter
@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from fedl2g import rng
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
+_LOSS_LIMIT = 1e30  # the sum of many clients' losses must stay a number
 _LATE = "late/"  # prefix of late replies' tensors in a checkpoint
 
 
@@ -128,7 +130,7 @@ class Federation:
             elif self._accept(answer, record):
                 accepted.append(answer)
         accepted += self._arrivals(record)
-        if not accepted and record.refused and not isinstance(self.engine, Selective):
+        if not accepted and self._hopeless(record):
             raise Diverged(f"round {round}: no reply could be used ({next(iter(record.refused.values()))})")
         accepted.sort(key=lambda reply: reply.client)  # sums of floats depend on the order
         started = time.perf_counter()
@@ -155,6 +157,19 @@ class Federation:
         """Whether the server adds noise even where nobody replied: that nobody did is private too."""
         protection = self.protection
         return protection is not None and protection.on and protection.settings.noise == "server"
+
+    def _hopeless(self, record: RoundRecord) -> bool:
+        """Whether the replies of a round without a usable one say that training has diverged.
+
+        One broken client says so only if the round before ended like this too. A deployed federation asks again, or
+        does what its settings say; and under the guarantee a stop would tell of private data.
+        """
+        if isinstance(self.engine, Selective) or self._noise_alone or not record.refused:
+            return False
+        before = self.history[-1]
+        return len(record.refused) > 1 or (
+            bool(before.refused) and before.refused.keys() | before.missing.keys() >= set(before.participants)
+        )
 
     def _sparse(self, reply: Reply) -> Reply:
         """A dense upload without guarantee becomes the class vectors that the client has."""
@@ -241,8 +256,9 @@ class Federation:
         return True
 
     def _check(self, reply: Reply) -> None:
-        if reply.report.loss is not None and not math.isfinite(reply.report.loss):
-            raise PayloadError("its training loss is NaN or infinite")
+        loss = reply.report.loss
+        if loss is not None and not abs(loss) < _LOSS_LIMIT:
+            raise PayloadError("its training loss is NaN, infinite or too large")
         self.server.check(reply.payload)
 
     def _finish(self, record: RoundRecord, evaluate: bool) -> None:
@@ -285,7 +301,8 @@ class Federation:
         for name in [name for name in tensors if name.startswith(_LATE)]:
             number, _, entry = name.removeprefix(_LATE).partition("/")
             late[int(number)][entry] = tensors.pop(name)
-        self._late = [_Late.from_dict(v, p) for v, p in zip(values.get("late", []), late, strict=True)]
+        clients = self.experiment.clients
+        self._late = [_Late.from_dict(v, p, clients) for v, p in zip(values.get("late", []), late, strict=True)]
         self.schedule.busy = {int(client): int(until) for client, until in values.get("busy", [])}
         history = [RoundRecord.from_dict(record) for record in values["history"]]
         if [record.round for record in history] != list(range(len(history))):
@@ -321,12 +338,17 @@ class _Late:
         }
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any], payload: Payload) -> _Late:
-        numbers = [values[name] for name in ("client", "arrives", "asked", "weight")]
-        if not all(type(number) in (int, float) for number in numbers) or not 0 < values["weight"] <= 1:
-            raise ValueError(f"a late reply with the numbers {numbers}")
-        reply = Reply(values["client"], payload, Report(**values["report"]), values["weight"])
-        return cls(values["arrives"], values["asked"], reply)
+    def from_dict(cls, values: dict[str, Any], payload: Payload, clients: int) -> _Late:
+        """Read `to_dict` back; ValueError if it is none."""
+        whole = [values[name] for name in ("client", "arrives", "asked")]
+        if any(type(number) is not int for number in whole):
+            raise ValueError(f"a late reply with the numbers {whole}")
+        if not 0 <= values["client"] < clients or not 0 < values["asked"] < values["arrives"]:
+            raise ValueError(f"a late reply with the numbers {whole}")
+        if type(values["weight"]) is not float or not 0 < values["weight"] <= 1:
+            raise ValueError(f"a late reply of weight {values['weight']}")
+        report = TypeAdapter(Report).validate_json(json.dumps(values["report"]), strict=True)
+        return cls(values["arrives"], values["asked"], Reply(values["client"], payload, report, values["weight"]))
 
 
 def _copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

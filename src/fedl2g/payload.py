@@ -17,6 +17,8 @@ from fedl2g.errors import PayloadError
 
 Payload = dict[str, Tensor]
 
+_SHOWN = 64  # characters of a name or shape that somebody else chose
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -85,7 +87,8 @@ def check_payload(payload: Payload, expected: Specification) -> None:
     if missing := sorted(expected.keys() - payload.keys()):
         raise PayloadError(f"the payload lacks {missing[0]!r}; expected the entries {sorted(expected)}")
     if unknown := sorted(payload.keys() - expected.keys()):
-        raise PayloadError(f"the payload has an unknown entry {unknown[0]!r}; expected the entries {sorted(expected)}")
+        name = unknown[0][:_SHOWN]
+        raise PayloadError(f"the payload has an unknown entry {name!r}; expected the entries {sorted(expected)}")
     sizes: dict[str, int] = {}
     for name, spec in expected.items():
         _check_tensor(name, payload[name], spec, sizes)
@@ -96,7 +99,7 @@ def _check_tensor(name: str, tensor: Tensor, spec: TensorSpec, sizes: dict[str, 
         raise PayloadError(f"payload entry {name!r} has dtype {tensor.dtype}, expected {spec.dtype}")
     found = tuple(tensor.shape)
     if len(found) != len(spec.shape):
-        raise PayloadError(f"payload entry {name!r} has shape {found}, expected {spec.shape}")
+        raise PayloadError(f"payload entry {name!r} has shape {str(found)[:_SHOWN]}, expected {spec.shape}")
     for size, wanted in zip(found, spec.shape, strict=True):
         required = sizes.setdefault(wanted, size) if isinstance(wanted, str) else wanted
         if size != required:
@@ -104,6 +107,8 @@ def _check_tensor(name: str, tensor: Tensor, spec: TensorSpec, sizes: dict[str, 
     if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
         raise PayloadError(f"payload entry {name!r} holds NaN or infinite values")
     if spec.below is not None:
+        if len(tensor) > spec.below:  # before they become Python numbers, which take far more memory
+            raise PayloadError(f"payload entry {name!r} holds {len(tensor)} class ids; there are {spec.below} classes")
         ids = tensor.tolist()
         if any(not 0 <= i < spec.below for i in ids):
             raise PayloadError(f"payload entry {name!r} holds a class id outside 0..{spec.below - 1}")

@@ -198,7 +198,7 @@ def bad_from(bad: set[int], rounds: set[int], reply: Callable[[int], Reply]) -> 
     ("reply", "message"),
     [
         (lambda client: number(client, float("nan")), "'number' holds NaN"),
-        (lambda client: number(client, loss=float("inf")), "its training loss is NaN or infinite"),
+        (lambda client: number(client, loss=float("inf")), "its training loss is NaN, infinite or too large"),
         (lambda client: Reply(client, {}, Report(10)), "lacks 'number'"),
     ],
 )
@@ -218,6 +218,20 @@ def test_a_round_without_any_usable_reply_ends_the_run() -> None:
     with pytest.raises(Diverged, match=r"round 2: no reply could be used \(.*NaN"):
         federation.run()
     assert federation.round == 1
+
+
+def test_one_broken_client_alone_in_a_round_does_not_end_the_run() -> None:
+    nan = bad_from({2}, set(range(1, 20)), lambda client: number(client, float("nan")))
+    federation = federation_of(nan, rounds=12, participation=0.25)
+    federation.run()
+    asked = [record.participants for record in federation.history]
+    assert [2] in asked
+    assert all(bool(record.refused) == (record.participants == [2]) for record in federation.history)
+    alone = federation_of(nan, rounds=12, clients=1, participation=1.0)
+    alone.run()  # client 0 is sound
+    broken = bad_from({0}, set(range(1, 20)), lambda client: number(client, float("nan")))
+    with pytest.raises(Diverged, match="round 2"):  # the round before ended like this too
+        federation_of(broken, rounds=12, clients=1, participation=1.0).run()
 
 
 def test_a_server_that_would_send_nan_ends_the_run() -> None:

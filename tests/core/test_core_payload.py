@@ -54,6 +54,9 @@ REFUSED = {
     "an unknown class": (vectors([1, 5]), r"'ids' holds a class id outside 0\.\.4"),
     "a negative class": (vectors([-1, 1]), r"'ids' holds a class id outside 0\.\.4"),
     "a class twice": (vectors([2, 2]), "'ids' must hold distinct class ids in ascending order"),
+    "more ids than classes": (vectors(list(range(6))), "'ids' holds 6 class ids; there are 5 classes"),
+    "a name without end": (vectors([1]) | {"n" * 10**6: torch.ones(1)}, f"unknown entry '{'n' * 64}'"),
+    "dimensions without end": (vectors([1], rows=torch.ones([1] * 60)), r"'rows' has shape \(1, .{60}, expected"),
     "classes out of order": (vectors([3, 1]), "'ids' must hold distinct class ids in ascending order"),
 }
 

@@ -183,9 +183,12 @@ HOSTILE: dict[str, tuple[Callable[[RecordDict], None], str]] = {
     "another round": (lambda r: r["about"].update(round=7), "round 7"),
     "no report": (lambda r: r.pop("report"), "no MetricRecord"),
     "a negative count": (lambda r: r["report"].update(samples=-1), "samples"),
-    "an infinite loss": (lambda r: r["report"].update(loss=float("inf")), "loss is NaN or infinite"),
+    "an infinite loss": (lambda r: r["report"].update(loss=float("inf")), "loss is NaN, infinite or too large"),
     "a list for a loss": (lambda r: r["report"].update(loss=[1.0]), "loss is not a number"),
     "negative seconds": (lambda r: r["report"].update(seconds=-1.0), "seconds"),
+    "seconds without end": (lambda r: r["report"].update(seconds=1e300), "seconds"),
+    "a loss without end": (lambda r: r["report"].update(loss=1e300), "loss is NaN, infinite or too large"),
+    "no samples": (lambda r: r["report"].update(samples=0), "without samples"),
 }
 
 

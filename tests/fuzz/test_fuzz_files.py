@@ -8,6 +8,7 @@ import logging
 import math
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from fuzz_helpers import Fuzz, replaced, spoiled_text, strange
 from fedl2g.client import Task
 from fedl2g.data import Partition
 from fedl2g.engines.base import Evaluation
+from fedl2g.errors import FedL2GError, RunError
 from fedl2g.experiment import Experiment, parse_override
 from fedl2g.federation import Federation
 from fedl2g.methods.base import Reply, Report
@@ -290,12 +292,40 @@ def test_checkpoints(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fuzz.finish(900, refused=0.7)
 
 
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        ("report", "loss", "x"),
+        ("report", "seconds", None),
+        ("report", "laps", {"data": "long"}),
+        ("reply", "client", 99),
+        ("reply", "client", 1.5),
+        ("reply", "arrives", 1),
+        ("reply", "weight", 2.0),
+    ],
+)
+def test_forged_late_replies_are_noticed_when_they_are_read(
+    place: str, name: str, value: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    federation = _federation()
+    federation.run()
+    path = write_checkpoint(tmp_path, federation)
+    state = json.loads((path / "state.json").read_text())["state"]
+    late = state["values"]["late"][0]
+    (late["report"] if place == "report" else late)[name] = value
+    _seal(path / "state.json", state)
+    with pytest.raises(RunError, match=r"every checkpoint in .* is damaged"):
+        restore_checkpoint(tmp_path, _federation())
+
+
 def _seal(path: Path, state: Any) -> None:
     path.write_text(json.dumps({"state": state, "digest": hashlib.sha256(json.dumps(state).encode()).hexdigest()}))
 
 
 def _usable(found: Federation) -> bool:
     """Other numbers than ours, but of the right kinds: the run can go on from them."""
+    with suppress(FedL2GError):  # it does go on, or says what is wrong
+        found._play(found.round + 1)
     finite = all(bool(torch.isfinite(t).all()) for t in found.server.state_dict().values())
     return finite and found.server.state_dict()["vectors"].shape == (2, 2) and all(map(_typed, found.history))
 

@@ -224,6 +224,9 @@ def test_dense_uploads_hide_no_row_and_change_no_number() -> None:
     noisy = add_noise(sent, Noise(std=0.01), 0, 0, 1)
     assert noisy["rows"][1].abs().min() > 0  # the row of an absent class is hidden among the others,
     assert sparse(noisy)["ids"].tolist() == [0, 2]  # and is still known to be absent, as long as the noise is small
+    much = add_noise(sent, Noise(coefficient=0.9), 0, 0, 1)
+    assert sparse(much)["ids"].tolist() == [0, 2]  # shrunken vectors are still there
+    torch.testing.assert_close(sparse(much)["rows"], 0.1 * SENT["rows"])
     server = _server("fedproto", protection)
     wide = {"ids": torch.tensor([1]), "rows": torch.ones(1, 8)}
     with pytest.raises(PayloadError):

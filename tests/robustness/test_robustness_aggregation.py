@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedl2g.client import Task
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment, overlay
 from fedl2g.methods.base import Reply, Report, ServerHalf
+from fedl2g.methods.low_rank import reconstruct
 from fedl2g.methods.registry import get_method
 from fedl2g.methods.shared_network import SharedNetwork
 from fedl2g.payload import Payload, mean_by_class, mean_payload
@@ -149,7 +152,30 @@ def test_one_attacker_cannot_steer_a_robust_server(method: str, rule: str) -> No
     assert distances[rule] < distances["mean"] / 10
 
 
-def _server(method: str, aggregation: Aggregation) -> ServerHalf[Any]:
+def test_a_late_reply_weighs_less_in_the_training_of_fedgh_and_changes_nothing_else() -> None:
+    """One batch over all features: a step against the mean of the weighted gradients."""
+    server = _server("fedgh", Aggregation(), server_batch_size=100)
+    head = deepcopy(server.shared.network)
+    replies = [Reply(c, _upload(server, c), Report(10), weight=0.25 if c == 2 else 1.0) for c in range(3)]
+    total = sum(r.weight * F.cross_entropy(head(r.payload["rows"]), r.payload["ids"], reduction="sum") for r in replies)
+    (total / 9).backward()
+    server.aggregate(1, replies)
+    for moved, before in zip(server.shared.network.parameters(), head.parameters(), strict=True):
+        torch.testing.assert_close(moved, before - 0.01 * before.grad)
+
+
+def test_norm_clip_measures_fedkd_from_what_its_clients_received() -> None:
+    """A client that sends back what it got has not moved, however much the factors left out."""
+    server = _server("fedkd", Aggregation(rule="norm_clip", clip=1e-9), energy_start=0.5, energy_end=0.5)
+    received = server.broadcast(1)
+    kept = server.shared.pack()
+    server.aggregate(1, [Reply(0, received, Report(10))])
+    now, expected = server.shared.pack(), reconstruct(received, server.expected())
+    assert all(torch.equal(now[name], expected[name]) for name in now)
+    assert any(not torch.allclose(now[name], kept[name]) for name in now)
+
+
+def _server(method: str, aggregation: Aggregation, **settings: Any) -> ServerHalf[Any]:
     known = get_method(method)
     task = Task(
         classes=3,
@@ -161,7 +187,7 @@ def _server(method: str, aggregation: Aggregation) -> ServerHalf[Any]:
         aggregation=aggregation,
     )
     options = {"server_lr": 1.0} if method == "fedl2g-f" else {}
-    return known.server(known.options.model_validate({"name": method, **options}), task)
+    return known.server(known.options.model_validate({"name": method, **options, **settings}), task)
 
 
 def _upload(server: ServerHalf[Any], client: int) -> Payload:

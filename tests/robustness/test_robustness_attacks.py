@@ -10,8 +10,11 @@ import safetensors.torch
 import torch
 
 import fedl2g
+from fedl2g.data import load_dataset, make_partition
+from fedl2g.engines.host import Host, Site
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
+from fedl2g.methods.registry import get_method
 from fedl2g.rng import torch_stream
 from fedl2g.robustness.attacks import corrupt, hostile_clients, random_labels
 from fedl2g.robustness.settings import Attack
@@ -47,10 +50,33 @@ def test_sign_flip_of_a_network_walks_backwards() -> None:
     assert corrupt(moved, start, Attack(share=1, strength=2), 0, 0, 1)["w"].tolist() == [0.0, 4.0]
 
 
-def test_sign_flip_of_factors_flips_their_product() -> None:
-    factors = {"w.left": torch.tensor([[2.0], [1.0]]), "w.right": torch.tensor([[3.0, 4.0]])}
-    sent = corrupt(factors, {"w": torch.zeros(2, 2)}, Attack(share=1), 0, 0, 1)
-    assert (sent["w.left"] @ sent["w.right"]).tolist() == [[-6.0, -8.0], [-3.0, -4.0]]
+def test_fedkd_is_attacked_by_the_network_that_its_factors_stand_for(tmp_path: Path) -> None:
+    """Flipped: what arrives is as far from the broadcast as the honest network, times the strength, the other way."""
+    sent = {}
+    for kind, attack in (("honest", {}), ("flipped", {"share": 1.0, "strength": 2.0})):
+        experiment = Experiment(**{**TINY, "method": "fedkd", "clients": 1}, attack=attack)
+        dataset = load_dataset("digits", samples=150, image_size=16)
+        partition = make_partition("iid", dataset.labels, None, clients=1, classes=10, seed=0)
+        site = Site(experiment, dataset, partition)
+        server = get_method("fedkd").server(experiment.method, site.task)
+        host = Host(site, torch.device("cpu"))
+        broadcast = server.broadcast(1)
+        reply = host.train(0, 1, broadcast)
+        server.check(reply.payload)
+        half = host.half(0)
+        start = half.whole(broadcast)
+        sent[kind] = {name: tensor - start[name] for name, tensor in half.whole(reply.payload).items()}
+    for name, change in sent["honest"].items():
+        torch.testing.assert_close(sent["flipped"][name], -2 * change, atol=1e-5, rtol=1e-4)
+    assert max(float(change.abs().max()) for change in sent["honest"].values()) > 1e-3
+
+
+def test_an_attacker_claims_the_classes_it_has() -> None:
+    dense = {"ids": torch.arange(2), "rows": torch.ones(2, 2), "present": torch.tensor([1.0, 0.0])}
+    for kind in ("sign_flip", "constant", "noise"):
+        sent = corrupt(dense, {}, Attack(share=1, kind=kind, strength=0.3), 0, 0, 1)
+        assert sent["present"].tolist() == [1.0, 0.0]
+        assert not torch.equal(sent["rows"], dense["rows"])
 
 
 def test_constant_and_noise() -> None:
@@ -71,7 +97,9 @@ def test_random_labels_change_the_own_training_labels_alone() -> None:
     assert 180 <= int((changed[own] != 0).sum()) <= 270  # 500 * 0.5 * 0.9 = 225
 
 
-@pytest.mark.parametrize("attack", [{"share": 1.5}, {"kind": "backdoor"}, {"strength": 0}, {"shre": 0.1}])
+@pytest.mark.parametrize(
+    "attack", [{"share": 1.5}, {"kind": "backdoor"}, {"strength": 0}, {"strength": 1e39}, {"shre": 0.1}]
+)
 def test_wrong_settings(attack: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=r"attack\."):
         Experiment(attack=attack)

@@ -82,13 +82,10 @@ class ServerHalf(Generic[OptionsT]):
         (Under differential privacy with noise on the server there may be none: the noise is added all the same.)
         """
 
-    def weighs_all_alike(self, replies: Sequence[Reply]) -> bool:
-        """Whether these replies are combined by their plain mean."""
-        return (
-            self.task.aggregation.rule == "mean"
-            and _weights(replies) is None
-            and not (self.task.protection and self.task.protection.on)
-        )
+    @property
+    def uses_every_reply(self) -> bool:
+        """Whether each reply counts by itself: no robust rule and no guarantee stands between."""
+        return self.task.aggregation.rule == "mean" and not (self.task.protection and self.task.protection.on)
 
     def combine_by_class(self, round: int, replies: Sequence[Reply]) -> tuple[Tensor, Tensor]:
         """One row for each class that was sent, by the experiment's rule (their mean by default): (ids, rows)."""
@@ -152,6 +149,10 @@ class ClientHalf(Generic[OptionsT]):
     def check(self, payload: Payload) -> None:
         """Refuse a broadcast that cannot be used (PayloadError)."""
         check_payload(payload, self.expected())
+
+    def whole(self, payload: Payload) -> Payload:
+        """What a payload, sent or received, stands for: itself, unless the method compresses what it sends."""
+        return payload
 
     def train(self, round: int, payload: Payload) -> Payload:
         """One round on this client: train with `self.client.fit`, return what goes to the server."""

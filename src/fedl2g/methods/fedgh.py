@@ -47,11 +47,13 @@ class FedGHServer(SharedHeadServer[FedGHOptions]):
         return class_vector_spec(self.task.classes, self.task.feature_dim, self.task.dtype)
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
-        if self.weighs_all_alike(replies):
+        if self.uses_every_reply:
             features = torch.cat([reply.payload["rows"] for reply in replies])
             labels = torch.cat([reply.payload["ids"] for reply in replies])
+            weights = torch.cat([torch.full_like(r.payload["rows"][:, 0], r.weight) for r in replies])
         else:
             labels, features = self.combine_by_class(round, replies)  # one feature for each class, by the rule
+            weights = torch.ones_like(features[:, 0])
             if not len(labels):
                 return
         generator = rng.torch_stream(self.task.seed, "fedgh", round)
@@ -61,7 +63,8 @@ class FedGHServer(SharedHeadServer[FedGHOptions]):
             for _ in range(self.options.server_epochs):
                 order = torch.randperm(len(labels), generator=generator)
                 for batch in torch.split(order, self.options.server_batch_size):
-                    cross_entropy(head(features[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]
+                    losses = cross_entropy(head(features[batch]), labels[batch], reduction="none")
+                    (losses * weights[batch]).mean().backward()  # type: ignore[no-untyped-call]
                     update.step()
 
 

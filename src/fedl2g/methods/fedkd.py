@@ -73,7 +73,10 @@ class FedKDServer(SharedNetworkServer[FedKDOptions]):
 
     def aggregate(self, round: int, replies: list[Reply]) -> None:
         whole = [replace(reply, payload=reconstruct(reply.payload, self.expected())) for reply in replies]
-        self.shared.load(self.combine(round, whole, self.shared.pack()))
+        # What the clients started from, which only norm_clip asks for, is what the factors of this round gave.
+        clipped = self.task.aggregation.rule == "norm_clip"
+        start = reconstruct(self.broadcast(round), self.expected()) if clipped else self.shared.pack()
+        self.shared.load(self.combine(round, whole, start))
 
 
 class FedKDClient(AuxiliaryClient[FedKDOptions]):
@@ -89,8 +92,11 @@ class FedKDClient(AuxiliaryClient[FedKDOptions]):
     def check(self, payload: Payload) -> None:
         check_packed(payload, self.expected())
 
+    def whole(self, payload: Payload) -> Payload:
+        return reconstruct(payload, self.expected())
+
     def train(self, round: int, payload: Payload) -> Payload:
-        self.shared.load(reconstruct(payload, self.expected()))
+        self.shared.load(self.whole(payload))
 
         def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             (h, o), (a, u) = self.model(x), self.auxiliary(x)

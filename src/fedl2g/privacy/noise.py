@@ -24,7 +24,8 @@ def add_noise(payload: Payload, noise: Noise, seed: int, client: int, round: int
     for name, values in payload.items():
         if values.is_floating_point():
             draw = torch.randn(values.shape, generator=generator, dtype=torch.float64)
-            noisy[name] = ((1 - noise.coefficient) * values.double() + std * draw).to(values.dtype)
+            kept = 1.0 if name == "present" else 1 - noise.coefficient  # whether a class is there is no quantity
+            noisy[name] = (kept * values.double() + std * draw).to(values.dtype)
     return noisy
 
 

@@ -84,7 +84,8 @@ def _combine(values: Tensor, weights: Tensor, settings: Aggregation) -> Tensor:
 def _norms(values: Tensor) -> Tensor:
     """The norm of each row; squares of huge values must not overflow."""
     largest = values.abs().amax(1).clamp(min=torch.finfo(torch.float64).tiny)
-    return largest * torch.linalg.vector_norm(values / largest[:, None], dim=1)
+    norms: Tensor = torch.linalg.vector_norm(values / largest[:, None], dim=1)
+    return largest * norms
 
 
 def weighted_median(values: Tensor, weights: Tensor) -> Tensor:

@@ -14,8 +14,6 @@ from fedl2g.payload import Payload
 from fedl2g.privacy.noise import root_mean_square
 from fedl2g.robustness.settings import Attack
 
-_SECOND_FACTOR = ".right"  # FedKD sends a matrix as two factors: flipping both would change nothing
-
 
 def hostile_clients(attack: Attack, clients: int, seed: int) -> frozenset[int]:
     """Who attacks in every round it takes part in."""
@@ -26,7 +24,10 @@ def hostile_clients(attack: Attack, clients: int, seed: int) -> frozenset[int]:
 
 
 def corrupt(upload: Payload, received: Payload, attack: Attack, seed: int, client: int, round: int) -> Payload:
-    """What a hostile client sends in place of its upload; class ids stay valid, so that it gets past the checks."""
+    """What a hostile client sends in place of its upload; class ids stay valid, so that it gets past the checks.
+
+    Both payloads hold whole tensors: flipping two factors would change nothing.
+    """
     if attack.kind == "random_labels":
         return upload  # its training was the attack
     generator = rng.torch_stream(seed, "attack", client, round)
@@ -37,14 +38,14 @@ def corrupt(upload: Payload, received: Payload, attack: Attack, seed: int, clien
     }
     corrupted = dict(upload)
     for name, values in upload.items():
-        if not values.is_floating_point():
-            continue
+        if not values.is_floating_point() or name == "present":
+            continue  # of the classes it says it has, an attacker sends vectors
         if attack.kind == "constant":
             corrupted[name] = torch.full_like(values, attack.strength)
         elif attack.kind == "noise":
             draw = torch.randn(values.shape, generator=generator, dtype=torch.float64)
             corrupted[name] = (values.double() + scale * draw).to(values.dtype)
-        elif not name.endswith(_SECOND_FACTOR):
+        else:
             centre = received[name].double() if centred else torch.zeros((), dtype=torch.float64)
             corrupted[name] = (centre - attack.strength * (values.double() - centre)).to(values.dtype)
     return corrupted

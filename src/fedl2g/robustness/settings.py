@@ -23,7 +23,7 @@ class Aggregation(BaseModel):
         0.2, ge=0, lt=0.5, description="trimmed_mean: share of the clients' values cut off at either end."
     )
     clip: float | None = Field(
-        None, gt=0, description="norm_clip: the longest norm allowed; the (lower) median of the round's norms when absent."
+        None, gt=0, description="norm_clip: the longest norm allowed; the lower median of the round's when absent."
     )
 
 
@@ -39,7 +39,9 @@ class Attack(BaseModel):
         "of strength times the upload's RMS; constant: uploads strength everywhere; random_labels: trains on labels of "
         "which the share strength is random.",
     )
-    strength: float = Field(1.0, gt=0, description="How strong the attack is; what it scales depends on the kind.")
+    strength: float = Field(
+        1.0, gt=0, le=1e30, description="How strong the attack is; what it scales depends on the kind."
+    )
 
     @model_validator(mode="after")
     def _labels_are_a_share(self) -> Attack:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,9 @@ from fedl2g.payload import Payload, from_bytes, to_bytes
 
 _SERIALISATION = "safetensors"
 _COUNT_LIMIT = 2**40  # no client has more samples or takes more steps than this
+_NUMBER_LIMIT = 1e9  # nor does a loss or a time exceed this: sums of what many clients say must stay numbers
 _NAME_LIMIT = 64
+_OTHERS_LIMIT = 16  # further predictors of a method
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,12 @@ def unpack_reply(records: RecordDict, *, client: int, run: str, round: int, limi
     loss, seconds = numbers.get("loss"), numbers.get("seconds")
     if loss is not None and not isinstance(loss, float):
         raise PayloadError(f"the report's loss is not a number but {type(loss).__name__}")
-    if not isinstance(seconds, float) or not math.isfinite(seconds) or seconds < 0:
+    if not isinstance(seconds, float) or not 0 <= seconds < _NUMBER_LIMIT:
         raise PayloadError("the report's seconds are not a positive number")
-    report = Report(_count(numbers.get("samples"), "samples"), _count(numbers.get("steps"), "steps"), loss, seconds)
+    samples = _count(numbers.get("samples"), "samples")
+    if samples < 1:
+        raise PayloadError("the report speaks of a train set without samples")
+    report = Report(samples, _count(numbers.get("steps"), "steps"), loss, seconds)
     return Reply(client, _unpack(records, limit), report)
 
 
@@ -123,6 +127,8 @@ def unpack_evaluation(records: RecordDict, *, client: int, run: str, round: int)
     _raise_refusal(records)
     _check_sender(records, client=client, run=run, round=round)
     counts, others = _record(records, "counts", MetricRecord), _record(records, "others", MetricRecord)
+    if len(others) > _OTHERS_LIMIT:
+        raise PayloadError(f"the evaluation counts for {len(others)} further predictors; at most {_OTHERS_LIMIT}")
     samples, correct = _count(counts.get("samples"), "samples"), _count(counts.get("correct"), "correct")
     further = {str(name)[:_NAME_LIMIT]: _count(value, "correct") for name, value in others.items()}
     if samples < 1 or any(count > samples for count in (correct, *further.values())):
