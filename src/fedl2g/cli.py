@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
     from fedl2g.federation import Observer
     from fedl2g.records import RunResult
+    from fedl2g.runs.comparison import Comparison
     from fedl2g.runs.directory import RunDirectory
 
 app = typer.Typer(
@@ -230,10 +231,21 @@ def compare(
         def watch(path: Path) -> list[Observer]:
             return [*watchers(path.name), *_trackers(track, path)]
 
-        for path, result in run_all(comparison.experiments, jobs=jobs, watch=watch):
+        def failed(path: Path, error: FedL2GError) -> None:
+            comparison.failures[path] = error
+            if console is not None:
+                console.print(f"{path.name}: could not be run", markup=False)
+
+        for path, result in run_all(comparison.experiments, jobs=jobs, watch=watch, failed=failed):
             comparison.add(path, result)
             if console is not None:
                 console.print(f"{path.name}: best accuracy {result.best_accuracy:.2%}, round {result.best_round}")
+    if any(comparison.results.values()):
+        _show_comparison(comparison, as_json)
+    comparison.check()
+
+
+def _show_comparison(comparison: Comparison, as_json: bool) -> None:
     figure = comparison.write()
     if as_json:
         _print(json.dumps(comparison.to_dict()))

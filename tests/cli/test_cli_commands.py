@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from tiny import TINY
+
+from fedl2g.methods.registry import get_method
 
 PROMISED = {
     "method", "seed", "rounds", "best_accuracy", "best_round", "last_accuracy", "mean_client_accuracy",
@@ -92,6 +95,31 @@ def test_compare_uses_one_partition_and_the_same_initial_models(fedl2g, tmp_path
     refused = fedl2g(*arguments, "--set", "method.warmup_rounds=0", "--out", "c")
     assert refused.code == 2
     assert "another experiment" in refused.sentence
+
+
+def test_compare_goes_on_without_a_run_that_fails_and_says_which(
+    fedl2g, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = get_method("feddistill").server
+    monkeypatch.setattr(server, "broadcast", lambda self, round: {"rows": torch.full((1, 2), torch.nan)})
+    outcome = fedl2g("compare", *TINY, "--methods", "feddistill,local", "--out", "c", "--json")
+    assert outcome.code == 1
+    assert "1 of 2 runs failed: feddistill-s0: " in outcome.sentence
+    assert "before its first evaluation" in outcome.sentence
+    found = json.loads(outcome.out)
+    assert list(found["methods"]) == ["local"]
+    assert list(found["failed"]) == ["feddistill-s0"]
+    assert json.loads((tmp_path / "c" / "comparison.json").read_text()) == found
+    assert (tmp_path / "c" / "curves.png").exists()
+    shown = fedl2g("compare", *TINY, "--methods", "feddistill,local", "--out", "c")
+    assert "local" in shown.out
+    assert "1 of 2 runs failed" in shown.sentence
+
+    for arguments in (("compare", "--methods", "feddistill"), ("run", "--method", "feddistill")):
+        alone = fedl2g(*arguments, *TINY, "--out", arguments[0])
+        assert alone.code == 2
+        assert "before its first evaluation" in alone.sentence
+        assert alone.out == ""
 
 
 def test_what_there_is(fedl2g) -> None:

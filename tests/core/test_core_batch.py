@@ -14,7 +14,7 @@ import torch
 
 import fedl2g
 from fedl2g.engines.inline import InlineEngine
-from fedl2g.errors import SettingError
+from fedl2g.errors import FedL2GError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.models import calibration
 from fedl2g.records import RunResult
@@ -107,3 +107,23 @@ def test_a_result_that_is_none_is_refused(name: str, wrong: object) -> None:
 def test_a_result_that_lacks_a_number_is_refused() -> None:
     with pytest.raises(ValueError, match="best_round"):
         RunResult.from_dict({name: value for name, value in RESULT.items() if name != "best_round"})
+
+
+def test_of_runs_in_processes_of_their_own_one_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(code: int) -> Any:
+        def process(command: list[str], **_: Any) -> Any:
+            said = json.dumps(RESULT) if "good" in command[command.index("--out") + 1] else ""
+            return subprocess.CompletedProcess(command, 0 if said else code, said, "" if said else "fedl2g: why\n")
+
+        return process
+
+    experiments = {tmp_path / name: Experiment(**TINY, method="local") for name in ("bad", "good")}
+    failures: dict[Path, FedL2GError] = {}
+    monkeypatch.setattr(subprocess, "run", ends(2))
+    assert [path.name for path, _ in run_all(experiments, jobs=2, failed=failures.__setitem__)] == ["good"]
+    assert [str(error) for error in failures.values()] == [f"the run in {tmp_path / 'bad'} failed: why"]
+    with pytest.raises(FedL2GError, match="why"):
+        dict(run_all(experiments, jobs=2))
+    monkeypatch.setattr(subprocess, "run", ends(130))  # one that was interrupted ends the others too
+    with pytest.raises(runner.Interrupted, match="why"):
+        dict(run_all(experiments, jobs=2, failed=failures.__setitem__))

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
 from fedl2g.errors import FedL2GError
@@ -17,27 +18,42 @@ from fedl2g.federation import Observer
 from fedl2g.plugins import loaded_plugins
 from fedl2g.records import RunResult
 from fedl2g.runs.directory import RunDirectory
-from fedl2g.runs.runner import load_data, run, settle_layout
+from fedl2g.runs.runner import Interrupted, load_data, run, settle_layout
 
 
 def run_all(
-    experiments: Mapping[Path, Experiment], *, jobs: int = 1, watch: Callable[[Path], list[Observer]] | None = None
+    experiments: Mapping[Path, Experiment],
+    *,
+    jobs: int = 1,
+    watch: Callable[[Path], list[Observer]] | None = None,
+    failed: Callable[[Path, FedL2GError], None] | None = None,
 ) -> Iterator[tuple[Path, RunResult]]:
     """Run experiments in their directories; those that are over are not run again.
 
     With one job they run here, each watched by the observers that `watch` makes for it; with more, each in a process of
-    its own.
+    its own. `failed` is told of a run that could not be run, and the others go on; without it the error is raised.
     """
+
+    def attempt(path: Path, get: Callable[[], RunResult]) -> Iterator[tuple[Path, RunResult]]:
+        try:
+            result = get()
+        except FedL2GError as error:
+            if failed is None or isinstance(error, Interrupted):
+                raise
+            failed(path, error)
+        else:
+            yield path, result
+
     experiments = settle_layouts(experiments)
     if jobs == 1:
         for path, experiment in experiments.items():
-            yield path, run(experiment, path, watch(path) if watch else ())
+            yield from attempt(path, partial(run, experiment, path, watch(path) if watch else ()))
         return
     with ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(_run_apart, path, experiment): path for path, experiment in experiments.items()}
         try:
             for future in as_completed(waiting):
-                yield waiting[future], future.result()
+                yield from attempt(waiting[future], future.result)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -79,6 +95,9 @@ def _run_apart(path: Path, experiment: Experiment) -> RunResult:
             stdin=subprocess.DEVNULL,
             check=False,
         )
+    said = done.stderr.strip().splitlines()[-1].removeprefix("fedl2g: ") if done.stderr.strip() else ""
+    if done.returncode == Interrupted.exit_code:
+        raise Interrupted(said)
     if done.returncode != 0:
-        raise FedL2GError(f"the run in {path} failed: {done.stderr.strip().splitlines()[-1] if done.stderr else ''}")
+        raise FedL2GError(f"the run in {path} failed: {said}")
     return RunResult(**json.loads(done.stdout.splitlines()[-1]))

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedl2g.errors import RunError, SettingError
+from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment, overlay, parse_override
 from fedl2g.methods.registry import get_method
 from fedl2g.records import RunResult
@@ -24,6 +24,7 @@ class Comparison:
         self.experiments = experiments
         self.labels = labels
         self.results: dict[str, list[RunResult]] = {label: [] for label in dict.fromkeys(labels.values())}
+        self.failures: dict[Path, FedL2GError] = {}  # runs that could not be run, and why
 
     @classmethod
     def plan(
@@ -80,6 +81,15 @@ class Comparison:
         """Take in the result of one run."""
         self.results[self.labels[path]].append(result)
 
+    def check(self) -> None:
+        """Raise an error that says which runs failed, if any did."""
+        if not self.failures:
+            return
+        if len(self.failures) == len(self.experiments):
+            raise next(iter(self.failures.values()))
+        told = "; ".join(f"{path.name}: {error}" for path, error in self.failures.items())
+        raise FedL2GError(f"{len(self.failures)} of {len(self.experiments)} runs failed: {told}")
+
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain values: per method the mean, the standard deviation and every run."""
         from fedl2g.report.tables import aggregate
@@ -94,6 +104,7 @@ class Comparison:
                 for label, found in self.results.items()
                 if found
             },
+            "failed": {path.name: str(error) for path, error in self.failures.items()},
         }
 
     def write(self) -> Path:
@@ -103,7 +114,8 @@ class Comparison:
         write_atomically(self.directory / "comparison.json", json.dumps(self.to_dict(), indent=2))
         histories: dict[str, list[Any]] = {}
         for path, label in self.labels.items():
-            histories.setdefault(label, []).append(RunDirectory(path).history())
+            if path not in self.failures:
+                histories.setdefault(label, []).append(RunDirectory(path).history())
         return draw_curves(histories, self.directory / "curves.png")
 
 

@@ -204,7 +204,6 @@ def _execute(
         if federation.stop_reason is not None:
             status = "stopped early"
     except Diverged as error:
-        _log.warning("%s", error)
         status, reason = "diverged", str(error)
     finally:
         interrupt.close()
@@ -215,6 +214,8 @@ def _execute(
             f"the run in {directory.path} ended before its first evaluation and has no result: {reason}; look at the "
             "initial networks and at the method's settings, then start again with another --out"
         )
+    if status == "diverged":
+        _log.warning("%s", reason)
     result = summarise(
         federation.history,
         method=experiment.method.name,
