@@ -267,6 +267,8 @@ class Federation:
             clients = self.evaluated(record.round)
             record.accuracy = _accuracy(self.engine.evaluate(clients, self._broadcast(record.round + 1)), self.hostile)
             record.evaluation_seconds = time.perf_counter() - started
+            for client, reason in getattr(self.engine, "refused_evaluations", {}).items():
+                record.refused.setdefault(client, f"its evaluation: {reason}")
         if self.experiment.execution.profile and record.round:
             record.profile_seconds = split_round(
                 self._spent,

@@ -49,6 +49,7 @@ def scalars(record: RoundRecord) -> dict[str, float]:
         "replies/refused": float(len(record.refused)),
         "replies/missing": float(len(record.missing)),
         **{f"server/{name}": value for name, value in record.server.items()},
+        **{f"privacy/{name}": value for name, value in record.privacy.items()},
     }
     if (accuracy := record.accuracy) is not None:
         values |= {"accuracy/pooled": accuracy.pooled, "accuracy/mean": accuracy.mean, "accuracy/std": accuracy.std}

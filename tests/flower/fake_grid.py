@@ -113,12 +113,12 @@ def honest(root: Path, client: int) -> Handler:
     return lambda letter: actions[letter.metadata.message_type](letter, context)
 
 
-def corrupting(handle: Handler, corrupt: Callable[[RecordDict], None]) -> Handler:
-    """A node whose training replies are corrupted."""
+def corrupting(handle: Handler, corrupt: Callable[[RecordDict], None], kind: str = "train") -> Handler:
+    """A node whose replies of one kind are corrupted."""
 
     def answer(letter: Message) -> Message | None:
         reply = handle(letter)
-        if reply is not None and letter.metadata.message_type == "train":
+        if reply is not None and letter.metadata.message_type == kind:
             corrupt(reply.content)
         return reply
 

@@ -209,6 +209,28 @@ def test_a_hostile_reply_is_refused_logged_and_the_run_goes_on(
     assert record.client_losses.keys() == {0, 1}
 
 
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda r: r["counts"].update(correct=10**9), "counts 1000000000 correct"),
+        (lambda r: r.update(others=MetricRecord({f"n{i}": 0 for i in range(17)})), "17 further predictors"),
+    ],
+)
+def test_a_hostile_evaluation_is_refused_and_recorded(
+    spoil: Callable[[RecordDict], object], reason: str, tmp_path: Path
+) -> None:
+    site = tiny_site(rounds=1)
+    engine, fake = open_engine(site, tmp_path)
+    spoiled = corrupting(honest(fake.root, 2), lambda records: void(spoil(records)), "evaluate")
+    fake.grid.nodes[102].handle = spoiled
+    loop = federation(site, engine)
+    loop.run()
+    for record in loop.history:
+        assert reason in record.refused[2]
+        assert record.accuracy is not None
+        assert record.accuracy.clients.keys() == {0, 1}
+
+
 def void(_: object) -> None:
     """For expressions used as statements."""
 

@@ -299,6 +299,19 @@ def test_a_browser_draws_the_page(browser: Browser, page: Path) -> None:
     assert browser.messages() == []
 
 
+def test_the_page_shows_the_privacy_that_was_spent(browser: Browser, tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    privacy = {"clip": 1.0, "noise_multiplier": 2.0}
+    experiment = fedl2g.Experiment(method="feddistill", samples=240, clients=4, rounds=2, privacy=privacy)
+    result = fedl2g.run(experiment, tmp_path / "run")
+    show(browser, write_report([tmp_path], tmp_path / "report.html"))
+    assert browser.messages() == []
+    text = browser.run("return document.getElementById('settings').innerText")
+    assert "Differential privacy of uploads, by client" in text
+    assert result.epsilon is not None
+    assert f"{float(f'{result.epsilon:.3g}')}" in text
+
+
 def test_dragging_zooms_into_the_rounds_and_a_double_click_shows_all_again(browser: Browser, page: Path) -> None:
     show(browser, page)
     browser.run("document.querySelector('#accuracy').scrollIntoView({block: 'center'})")

@@ -13,7 +13,7 @@ from fedl2g.cli import app
 from fedl2g.errors import SettingError
 from fedl2g.federation import Federation, Observer
 from fedl2g.records import RoundRecord
-from fedl2g.tracking import trackers
+from fedl2g.tracking import scalars, trackers
 
 pytest.importorskip("tensorboard", reason="needs the extra `tracking`")
 pytest.importorskip("mlflow", reason="needs the extra `tracking`")
@@ -86,6 +86,11 @@ def test_points_that_never_reached_the_disk_are_added_on_resume(tmp_path: Path) 
         fedl2g.run(experiment(), run, [Crash(5)])  # not tracked at all so far
     fedl2g.resume(run, trackers("tensorboard", run))
     assert [step for step, _ in read_tensorboard(run, "accuracy/pooled")] == list(range(7))
+
+
+def test_the_privacy_that_was_spent_is_tracked() -> None:
+    record = RoundRecord(3, privacy={"epsilon": 1.5, "delta": 1e-5, "noise_multiplier": 2.0})
+    assert scalars(record)["privacy/epsilon"] == 1.5
 
 
 def test_an_unknown_tracker_is_a_clear_error(tmp_path: Path) -> None:

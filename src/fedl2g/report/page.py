@@ -118,6 +118,7 @@ def _group(group: Group) -> dict[str, Any]:
                 "diverged": diverged_round(run),
                 "refused": sum(len(record.refused) for record in run.history),
                 "missing": sum(len(record.missing) for record in run.history),
+                "privacy": run.history[-1].privacy if run.history else {},
             }
             for run in group.runs
         ],

@@ -62,6 +62,7 @@ class GridEngine:
         self._started: dict[int, str] = {}  # node -> when it was started, as of the last message to it
         self._next_look = 0.0
         self._next_count = 0.0
+        self.refused_evaluations: dict[int, str] = {}  # of the last evaluation, and why
         self._unmoved: dict[int, Evaluation] = {}  # of clients that have not trained since
 
     def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply | Absence]:
@@ -89,9 +90,12 @@ class GridEngine:
         def read(client: int, records: RecordDict) -> Evaluation:
             return messages.unpack_evaluation(records, client=client, run=self.run, round=request.round)
 
+        self.refused_evaluations.clear()
         for answer in self._exchange("evaluate", asked, request, read, 0):
             if isinstance(answer, Evaluation):
                 self._unmoved[answer.client] = answer
+            elif answer.refused:
+                self.refused_evaluations[answer.client] = answer.reason
         found = [self._unmoved[client] for client in clients if client in self._unmoved]
         if self.predicts_with_broadcast:
             self._unmoved.clear()

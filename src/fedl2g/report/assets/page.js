@@ -431,6 +431,8 @@
     if (differing.length) place.append(make("h3", {}, "Settings that differ"), plainTable(["setting", ...data.groups.map((g) => g.label)], differing.map(([name, values]) => [name, ...values])));
     const seeds = [...new Set(data.groups.flatMap((g) => g.runs.map((r) => r.seed)))].sort((a, b) => a - b);
     place.append(make("h3", {}, "Settings of all runs"), plainTable(["setting", "value"], [["seeds", seeds.join(", ")], ...Object.entries(data.settings.common)]));
+    const guaranteed = data.groups.flatMap((g) => g.runs.filter((r) => "epsilon" in r.privacy).map((r) => [g.label, r.seed, ...["epsilon", "delta", "noise_multiplier"].map((name) => Number(r.privacy[name].toPrecision(3)))]));
+    if (guaranteed.length) place.append(make("h3", {}, "Differential privacy of uploads, by client"), plainTable(["method", "seed", "epsilon spent", "delta", "noise multiplier"], guaranteed));
     place.append(make("details", {}, make("summary", {}, `Versions and machines (${data.environments.length})`),
       ...data.environments.map((e) => plainTable(["", `${e.runs} runs`], Object.entries(e.values)))));
     place.append(make("details", {}, make("summary", {}, "Run directories"),
