@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -47,10 +48,12 @@ METHODS = ("local", "lg-fedavg", "feddistill", "fedproto", "fedl2g-l", "fedl2g-f
 TARGETS = dict.fromkeys(("local", "lg-fedavg", "feddistill", "fedproto"), "<= 1.05") | dict.fromkeys(
     ("fedl2g-l", "fedl2g-f"), "<= 1.08"
 )
-ARCHITECTURES = ("small_cnn", "small_googlenet", "small_mobilenet", "small_resnet", "cnn4", "resnet4", "resnet18")
+ARCHITECTURES = (
+    "small_cnn", "small_googlenet", "small_mobilenet", "small_resnet", "cnn4", "resnet4", "googlenet", "mobilenet_v2",
+    "resnet18",
+)  # fmt: skip
 MORE_ARCHITECTURES = (
-    "resnet6", "resnet8", "resnet10", "googlenet", "mobilenet_v2", "resnet34", "resnet50", "resnet101", "resnet152",
-    "vit_b_16", "vit_b_32",
+    "resnet6", "resnet8", "resnet10", "resnet34", "resnet50", "resnet101", "resnet152", "vit_b_16", "vit_b_32",
 )  # fmt: skip
 SECTIONS = ("rounds", "extra", "guiding", "layout", "workers", "naive")
 
@@ -74,13 +77,14 @@ class Bench:
         """Print a ratio and keep it for the JSON file."""
         print(result, flush=True)
         self.found.setdefault(section, []).append({**result.to_dict(), **more})
-        command = f"python benchmarks/bench.py {' '.join(sys.argv[1:])}".strip()
+        command = shlex.join(["python", "benchmarks/bench.py", *sys.argv[1:]])
         text = json.dumps({"command": command, "machine": self.about, "results": self.found[section]}, indent=1)
         self.file.write_text(text + "\n", encoding="utf-8")
 
     def site(self, method: str, *, steps: int | None = None, clients: int = 4, **settings: Any) -> Site:
         """Clients with random 3 x 32 x 32 images, enough for `steps` batches each (and FedL2G's quiz)."""
-        samples = round(clients * ((steps or self.steps) * 10 + 10 + 3) / 0.75)
+        quiz = 10 if method.startswith("fedl2g") else 0
+        samples = round(clients * ((steps or self.steps) * 10 + quiz + 3) / 0.75)
         path = self.folder / f"random-{samples}.npz"
         if not path.exists():
             generator = np.random.default_rng(0)
@@ -230,7 +234,7 @@ class Bench:
                     federation.engine.close()
             for layout in engines:
                 name = f"{method}: naive, {cores} threads / {cores} workers, {layout} (wall)"
-                self.say("naive", ratio(name, times["naive"], times[layout]))
+                self.say("naive", ratio(name, times["naive"], times[layout], ">= 2"))
             self.say("naive", ratio(f"  A/A: naive / naive, {cores} threads", times["again"], times["naive"]))
 
 
@@ -340,6 +344,7 @@ def main() -> None:
         for section in options.sections or SECTIONS:
             about = machine()
             name = section if options.models == "small" else f"{section}-{options.models.replace(',', '+')}"
+            name += "-all" if options.all_architectures else ""
             bench.file, bench.about = options.out / f"{name}.json", about
             print(
                 f"\n{section} ({options.models}, {options.steps} steps a client, load {about['load'][0]})", flush=True

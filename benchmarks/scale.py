@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -169,6 +170,12 @@ def main() -> None:
         "100": {"clients": 100, "models": "small", "execution": every},
         "1000 of 1000": {"clients": 1000, "models": "small", "rounds": 2, "execution": {"checkpoint_every": 2}},
         "10000, 1 %": {"clients": 10_000, "models": "small", "participation": 0.01, "execution": every},
+        "10000, 1 %, 100 MB": {
+            "clients": 10_000,
+            "models": "small",
+            "participation": 0.01,
+            "execution": {**every, "memory_mb": 100},
+        },
         "1000 cnn4, 2 workers, 500 MB": {
             "clients": 1000,
             "models": "cnn4",
@@ -196,7 +203,7 @@ def main() -> None:
         for result in ratios:
             print(result, flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
-    command = f"python benchmarks/scale.py {' '.join(sys.argv[1:])}".strip()
+    command = shlex.join(["python", "benchmarks/scale.py", *sys.argv[1:]])
     text = json.dumps(
         {"command": command, "machine": about, "rows": found, "ratios": [r.to_dict() for r in ratios]}, indent=1
     )
