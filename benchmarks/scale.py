@@ -183,6 +183,8 @@ def main() -> None:
             "execution": {"engine": "workers", "workers": 2, "memory_mb": 500, "checkpoint_every": 2},
         },
     }
+    if unknown := set(options.rows) - rows.keys():
+        parser.error(f"unknown row {sorted(unknown)[0]!r}; there are: {'; '.join(rows)}")
     about, found = machine(), []
     print(f"load {about['load'][0]} on {about['cpus']} cores")
     print(
