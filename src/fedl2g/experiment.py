@@ -29,8 +29,8 @@ from fedl2g.methods.options import Options
 from fedl2g.methods.registry import get_method
 from fedl2g.models.catalog import has_equal_heads, resolve_models
 from fedl2g.privacy.settings import Noise, Privacy
+from fedl2g.records import SITES
 from fedl2g.robustness.settings import Aggregation, Attack, Availability
-from fedl2g.runs.directory import SITES
 
 LAYOUTS = ("contiguous", "channels_last")
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?(,cuda:\d+)*")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pydantic import ConfigDict, TypeAdapter
 
 MB = 2**20
+SITES = "sites"  # the dataset's name and fingerprint in a deployment: the data stays at the sites
 
 _STRICT: ConfigDict = {"extra": "forbid", "allow_inf_nan": False}  # for files that are read back
 

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import RunError
-from fedl2g.records import RoundRecord, RunResult
+from fedl2g.records import SITES, RoundRecord, RunResult
 
 if TYPE_CHECKING:
     from fedl2g.data import Dataset, Partition
     from fedl2g.experiment import Experiment
 
-SITES = "sites"  # the dataset's name and fingerprint in a deployment: the data stays at the sites
 _FORMAT = 1
 _ABOUT = {
     **dict.fromkeys(("method", "dataset", "partition", "models", "fingerprint", "dataset_fingerprint", "created"), str),
