@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from timing import pause
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 from torch.nn import functional as F
@@ -95,6 +96,7 @@ def train(client: BareClient, optimizer: torch.optim.Optimizer, method: str) -> 
     for module in client.modules():
         module.train()
     for x, y in client.batches:
+        pause()
         optimizer.zero_grad()
         loss(client, method, x, y).backward()
         optimizer.step()
@@ -142,6 +144,7 @@ def evaluate(client: BareClient, method: str) -> int:
         module.eval()
     correct = 0
     for x, y in client.test:
+        pause()
         if method == "fedmrl":
             scores = client.model.head(_matryoshka(client, x))
         elif method == "fedproto":

@@ -29,7 +29,7 @@ import bare
 import numpy as np
 import torch
 from naive import naive_round
-from timing import Ratio, interleaved, machine, ratio, rebuilt
+from timing import Ratio, abreast, interleaved, machine, pause, ratio
 
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines import open_engine
@@ -42,6 +42,7 @@ from fedl2g.models import build_model
 from fedl2g.models.calibration import LAYOUTS, _stepper
 from fedl2g.records import RoundRecord
 from fedl2g.runs.runner import settle_layout
+from fedl2g.training import ImageView
 
 RESULTS = Path(__file__).parent / "results"
 METHODS = ("local", "lg-fedavg", "feddistill", "fedproto", "fedl2g-l", "fedl2g-f", "fedgh", "fml", "fedkd", "fedmrl")
@@ -113,7 +114,7 @@ class Bench:
             def loop(site: Site = site, method: str = method) -> Callable[[], None]:
                 return bare.bare_round(bare.bare_clients(site, method), method)
 
-            times = rebuilt({"bare": loop, "ours": ours, "again": loop}, self.repeats)
+            times = abreast({"bare": loop, "ours": ours, "again": loop}, self.repeats)
             target = TARGETS.get(method, "")
             self.say("rounds", ratio(f"{method} / bare loop", times["ours"], times["bare"], target))
             self.say("rounds", ratio("  A/A: bare loop / bare loop", times["again"], times["bare"]))
@@ -125,7 +126,7 @@ class Bench:
             return lambda: trainings_of(federation_of(self.site(method.split()[0], steps=steps)))
 
         names = ("local", "fedl2g-l", "fedl2g-f", "local again")
-        times = rebuilt({name: trainings(name) for name in names}, self.repeats)
+        times = abreast({name: trainings(name) for name in names}, self.repeats)
         for method in ("fedl2g-l", "fedl2g-f"):
             name = f"{method} / local, {steps} steps: client time"
             self.say("extra", ratio(name, times[method], times["local"], "<= 1.05"))
@@ -247,6 +248,17 @@ def federation_of(site: Site) -> Federation:
     return federation
 
 
+def take_turns() -> None:
+    """Let our own loop pause at every batch, as the bare loop does."""
+    batch = ImageView.batch
+
+    def pausing(self: ImageView, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        pause()
+        return batch(self, positions)
+
+    ImageView.batch = pausing  # type: ignore[method-assign]
+
+
 def rounds_of(federation: Federation) -> Callable[[], None]:
     """A function that plays the next round."""
 
@@ -338,6 +350,7 @@ def main() -> None:
     if unknown := set(options.sections) - set(SECTIONS):
         parser.error(f"unknown section {sorted(unknown)[0]!r}; there are {', '.join(SECTIONS)}")
     torch.set_num_threads(1)
+    take_turns()
     options.out.mkdir(parents=True, exist_ok=True)
     with own_caches() as folder:
         bench = Bench(folder, options.steps, options.repeats, options.models)

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
 import torch
-from bench import federation_of, own_caches, rounds_of
-from timing import Ratio, machine, ratio, rebuilt
+from bench import federation_of, own_caches, rounds_of, take_turns
+from timing import Ratio, abreast, machine, ratio
 
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.host import Site, rare_garbage_collection
@@ -130,6 +130,7 @@ def _anonymous(pid: int) -> int:
 def in_turn(folder: Path, repeats: int) -> list[Ratio]:
     """A round of 10,000 clients at 1 % / one of 100 in full, played in turn in this process."""
     torch.set_num_threads(1)
+    take_turns()
 
     def federation(clients: int, participation: float) -> Callable[[], Callable[[], None]]:
         experiment = Experiment(
@@ -148,7 +149,7 @@ def in_turn(folder: Path, repeats: int) -> list[Ratio]:
 
     builders = {"many": federation(10_000, 0.01), "few": federation(100, 1.0), "again": federation(100, 1.0)}
     with rare_garbage_collection():  # as in every run
-        times = rebuilt(builders, repeats)
+        times = abreast(builders, repeats)
     return [
         ratio("10000 at 1 % / 100 in full, CPU per round", times["many"], times["few"], "<= 1.10"),
         ratio("  A/A: 100 / 100", times["again"], times["few"]),

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,21 +59,75 @@ def interleaved(
     return found
 
 
-def rebuilt(
+def abreast(
     builders: Mapping[str, Callable[[], Callable[[], object]]], repeats: int, builds: int = 3
 ) -> dict[str, list[float]]:
-    """As `interleaved`, with subjects that are built anew several times, each time in another order.
+    """The CPU seconds of subjects that run side by side, a few steps of each in turn: see `pause`.
 
-    Where its tensors happen to lie in memory makes a loop several percent faster or slower for as long as it lives.
+    A shared machine is faster and slower by a tenth from one second to the next. Subjects that take turns every few
+    hundredths of a second meet the same weather. They are built anew several times, each time in another order: where
+    its tensors happen to lie in memory makes a loop several percent faster or slower for as long as it lives.
     """
     names = list(builders)
     found: dict[str, list[float]] = {name: [] for name in names}
     for build in range(builds):
         order = names[build % len(names) :] + names[: build % len(names)]
         subjects = {name: builders[name]() for name in order}
-        for name, seconds in interleaved(subjects, repeats).items():
-            found[name] += seconds
+        for turn in range(-1, repeats):  # the first is a warm-up: allocations, kernels chosen on first use
+            seconds = _race(subjects if turn % 2 else dict(reversed(subjects.items())))
+            if turn >= 0:
+                for name in names:
+                    found[name].append(seconds[name])
     return found
+
+
+def pause() -> None:
+    """Called by a subject at every step: every few steps it is the next one's turn."""
+    step = getattr(_lane, "step", None)
+    if step is not None:
+        step()
+
+
+_STEPS = 5  # between two turns
+_lane = threading.local()
+
+
+def _race(subjects: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+    """Run every subject once, in a thread of its own of which only one runs at a time."""
+    running, turns, seconds = list(subjects), threading.Condition(), dict.fromkeys(subjects, 0.0)
+
+    def run(name: str) -> None:
+        count = 0
+
+        def my_turn() -> bool:
+            return running[0] == name
+
+        def step() -> None:
+            nonlocal count
+            count += 1
+            if count % _STEPS == 0 and len(running) > 1:
+                with turns:
+                    running.append(running.pop(0))
+                    turns.notify_all()
+                    turns.wait_for(my_turn)
+
+        torch.set_num_threads(1)
+        with turns:
+            turns.wait_for(my_turn)
+        _lane.step = step
+        try:
+            started = time.thread_time()
+            subjects[name]()
+            seconds[name] = time.thread_time() - started
+        finally:
+            with turns:
+                running.remove(name)
+                turns.notify_all()
+
+    with ThreadPoolExecutor(len(subjects)) as pool:
+        for done in [pool.submit(run, name) for name in subjects]:
+            done.result()
+    return seconds
 
 
 def ratio(name: str, times: list[float], base: list[float], target: str = "") -> Ratio:
