@@ -60,7 +60,7 @@ def interleaved(
 
 
 def abreast(
-    builders: Mapping[str, Callable[[], Callable[[], object]]], repeats: int, builds: int = 3
+    builders: Mapping[str, Callable[[], Callable[[], object]]], repeats: int, builds: int = 2
 ) -> dict[str, list[float]]:
     """The CPU seconds of subjects that run side by side, a few steps of each in turn: see `pause`.
 
