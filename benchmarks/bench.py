@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler, which counts memory here, talks to itself
 
 import bare
 import numpy as np
@@ -81,6 +82,13 @@ class Bench:
         command = shlex.join(["python", "benchmarks/bench.py", *sys.argv[1:]])
         text = json.dumps({"command": command, "machine": self.about, "results": self.found[section]}, indent=1)
         self.file.write_text(text + "\n", encoding="utf-8")
+
+    def turns(self, step: Callable[[], object], seconds: float = 2.0) -> int:
+        """How often a short step takes its turn: as often as fits in so many seconds, and no less than asked for."""
+        step()
+        started = time.process_time()
+        step()
+        return max(self.repeats, round(seconds / (time.process_time() - started)))
 
     def site(self, method: str, *, steps: int | None = None, clients: int = 4, **settings: Any) -> Site:
         """Clients with random 3 x 32 x 32 images, enough for `steps` batches each (and FedL2G's quiz)."""
@@ -146,15 +154,7 @@ class Bench:
             def double(model: Any = model, study: Any = study, quiz: Any = quiz, guide: Any = guide) -> None:
                 bare.double_backward(model, study, quiz, guide, 0.01, wide=True)
 
-            started = time.process_time()
-            ours()
-            calls = 3 if time.process_time() - started < 0.5 else 1
-            subjects = {
-                "double": repeated(double, calls),
-                "ours": repeated(ours, calls),
-                "again": repeated(double, calls),
-            }
-            times = interleaved(subjects, self.repeats)
+            times = interleaved({"double": double, "ours": ours, "again": double}, self.turns(double))
             memory = {"ours": peak_bytes(ours), "double": peak_bytes(double)}
             share = memory["ours"] / memory["double"]
             self.say("guiding", ratio(f"{name}: guiding step / double backward", times["ours"], times["double"]))
@@ -170,8 +170,7 @@ class Bench:
                     layout: _stepper(name, 10, (3, 32, 32), 10, LAYOUTS[layout.split()[0]])
                     for layout in ("channels_last", "contiguous", "channels_last again")
                 }
-            count = max(1, round(0.05 / max(1e-3, min(steps["contiguous"]() for _ in range(2)))))
-            times = interleaved({key: repeated(step, count) for key, step in steps.items()}, self.repeats)
+            times = interleaved(steps, self.turns(steps["contiguous"]))
             self.say(
                 "layout", ratio(f"{name}: contiguous / channels_last", times["contiguous"], times["channels_last"])
             )
@@ -213,11 +212,14 @@ class Bench:
         """A naive engine / ours: by CPU seconds on one thread, then on all cores by the clock on the wall."""
         for method in ("local", "fedl2g-f"):
             site = self.site(method)
-            ours = rounds_of(federation_of(site))
-            folder = Path(tempfile.mkdtemp(dir=self.folder))
-            slow = naive_round(bare.bare_clients(site, method), method, folder)
-            again = naive_round(bare.bare_clients(site, method), method, Path(tempfile.mkdtemp(dir=self.folder)))
-            times = interleaved({"naive": slow, "ours": ours, "again": again}, self.repeats)
+
+            def ours(site: Site = site) -> Callable[[], None]:
+                return rounds_of(federation_of(site))
+
+            def naive(site: Site = site, method: str = method) -> Callable[[], None]:
+                return naive_round(bare.bare_clients(site, method), method, Path(tempfile.mkdtemp(dir=self.folder)))
+
+            times = abreast({"ours": ours, "naive": naive, "again": naive}, self.repeats)
             self.say("naive", ratio(f"{method}: naive engine / inline, 1 thread", times["naive"], times["ours"]))
             self.say("naive", ratio("  A/A: naive / naive", times["again"], times["naive"]))
             cores = os.cpu_count() or 1
@@ -226,7 +228,7 @@ class Bench:
                 wanted = self.site(method, execution={"engine": "workers", "workers": cores}, layout=layout)
                 settled = settle_layout(wanted.experiment, wanted.dataset)
                 engines[layout] = federation_of(replace(wanted, experiment=settled))
-            subjects = {"naive": with_threads(slow, cores), "again": with_threads(again, cores)}
+            subjects = {"naive": with_threads(naive(), cores), "again": with_threads(naive(), cores)}
             subjects |= {layout: rounds_of(federation) for layout, federation in engines.items()}
             try:
                 times = interleaved(subjects, self.repeats, time.perf_counter)
@@ -286,16 +288,6 @@ def cpu_seconds(pid: int) -> float:
     """CPU seconds that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def repeated(call: Callable[[], object], times: int) -> Callable[[], None]:
-    """A function that makes the call several times."""
-
-    def play() -> None:
-        for _ in range(times):
-            call()
-
-    return play
 
 
 def with_threads(call: Callable[[], object], threads: int) -> Callable[[], None]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import bare
 import torch
+from timing import pause
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -37,6 +38,7 @@ def _train(client: bare.BareClient, model: nn.Module, method: str, lr: float) ->
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for x, y in DataLoader(_samples(client.batches), batch_size=10, shuffle=True, drop_last=True):
+        pause()
         h, o = model(x)
         objective = F.cross_entropy(o, y)
         if method == "fedl2g-f":
@@ -53,6 +55,7 @@ def _evaluate(client: bare.BareClient, model: nn.Module) -> None:
     model.eval()
     correct = 0
     for x, y in DataLoader(_samples(client.test), batch_size=10):
+        pause()
         correct += (model(x)[1].argmax(1) == y).sum().item()
 
 
