@@ -11,8 +11,11 @@ share of attackers, so that the columns speak of the same clients.
 import argparse
 import json
 import statistics
+import sys
 from pathlib import Path
 
+from fedl2g import load_dataset
+from fedl2g.errors import FedL2GError
 from fedl2g.robustness.attacks import hostile_clients
 from fedl2g.robustness.settings import Attack
 from fedl2g.runs.batch import run_all
@@ -76,7 +79,7 @@ def table(found: dict[str, dict[str, list[float]]], first: str) -> None:
 
 
 def main() -> None:
-    """Run a study, print its table and write its numbers beside the runs."""
+    """Read the command line and run what it asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=("dropout", "attack"))
     parser.add_argument("--dataset", default="digits", help="name, .npz file or folder of images")
@@ -88,6 +91,16 @@ def main() -> None:
     parser.add_argument("--strength", type=float, default=3.0, help="how strongly they do it")
     parser.add_argument("--out", type=Path, default=Path("runs/robustness"))
     options = parser.parse_args()
+    try:
+        report(options)
+    except FedL2GError as error:
+        print(f"robustness.py: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+
+
+def report(options: argparse.Namespace) -> None:
+    """Run the study, print its table and write its numbers beside the runs."""
+    load_dataset(options.dataset, samples=options.samples)  # what is wrong with it is said before anything is run
     found: dict[str, dict[str, list[float]]] = {}
     if options.study == "dropout":
         for chance in DROPOUT:

@@ -21,7 +21,7 @@ from fedl2g.payload import Payload, from_bytes, to_bytes
 
 _SERIALISATION = "safetensors"
 _COUNT_LIMIT = 2**40  # no client has more samples or takes more steps than this
-_NUMBER_LIMIT = 1e9  # nor does a loss or a time exceed this: sums of what many clients say must stay numbers
+_SECONDS_LIMIT = 1e9  # nor trains longer: sums of what many clients say must stay numbers
 _NAME_LIMIT = 64
 _OTHERS_LIMIT = 16  # further predictors of a method
 
@@ -104,7 +104,7 @@ def unpack_reply(records: RecordDict, *, client: int, run: str, round: int, limi
     loss, seconds = numbers.get("loss"), numbers.get("seconds")
     if loss is not None and not isinstance(loss, float):
         raise PayloadError(f"the report's loss is not a number but {type(loss).__name__}")
-    if not isinstance(seconds, float) or not 0 <= seconds < _NUMBER_LIMIT:
+    if not isinstance(seconds, float) or not 0 <= seconds < _SECONDS_LIMIT:
         raise PayloadError("the report's seconds are not a positive number")
     samples = _count(numbers.get("samples"), "samples")
     if samples < 1:
