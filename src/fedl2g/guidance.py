@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedl2g.losses import squared_error
 
 Space = Literal["logits", "features"]
 Batch = tuple[Tensor, Tensor]
@@ -49,14 +51,14 @@ def guiding_gradient(
         mask = _generator_state(device)
         out = outputs(parameters, x)
         z = out[column]
-        objective = cross_entropy(out[1], y) + mse_loss(z, guide[y])
-        gradients = torch.autograd.grad(objective, list(parameters.values()), allow_unused=True)
-        moved = {
-            name: (p if g is None else p - lr * g).detach().requires_grad_()
-            for (name, p), g in zip(parameters.items(), gradients, strict=True)
-        }
+        objective = cross_entropy(out[1], y) + squared_error(z, guide[y])
+        values: list[Tensor] = list(parameters.values())
+        gradients = torch.autograd.grad(objective, values, allow_unused=True, materialize_grads=True)
+        with torch.no_grad():
+            stepped = zip(parameters, torch._foreach_add(values, gradients, alpha=-lr), strict=True)
+            moved = {name: value.requires_grad_() for name, value in stepped}
         scale = 2 * lr / z.numel()
-        del out, z, objective, gradients
+        del out, z, objective, gradients, stepped
 
         quiz_x, quiz_y = quiz
         quiz_loss = cross_entropy(outputs(moved, quiz_x)[1], quiz_y)

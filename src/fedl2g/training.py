@@ -30,17 +30,17 @@ class Update:
             return
         gradients = [p.grad for p in moving if p.grad is not None]
         with torch.no_grad():
-            if math.isinf(self.clip):
-                torch._foreach_add_(moving, gradients, alpha=-self.lr)
-            else:
-                norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+            rate = self.lr
+            if not math.isinf(self.clip):
+                norms = torch._foreach_norm(gradients)
                 if (
-                    norm.device.type == "cpu"
-                ):  # reading the norm costs nothing here, and saves a pass over the gradients
-                    torch._foreach_add_(moving, gradients, alpha=-self.lr * min(1.0, self.clip / (norm.item() + 1e-6)))
+                    norms[0].device.type == "cpu"
+                ):  # here they are read at no cost, which saves a pass over the gradients
+                    rate *= min(1.0, self.clip / (math.hypot(*[norm.item() for norm in norms]) + 1e-6))
                 else:
+                    norm = torch.linalg.vector_norm(torch.stack(norms))
                     torch._foreach_mul_(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
-                    torch._foreach_add_(moving, gradients, alpha=-self.lr)
+            torch._foreach_add_(moving, gradients, alpha=-rate)
         for p in moving:
             p.grad = None
 

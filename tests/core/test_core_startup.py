@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +14,12 @@ import pytest
 import torch
 
 from fedl2g import rng
-from fedl2g.engines.host import one_thread, rare_garbage_collection, resolve_device
+from fedl2g.engines.host import resolve_device
 from fedl2g.engines.workers import balance
 from fedl2g.errors import SettingError
 from fedl2g.methods.registry import get_method, method_names, register_method
 from fedl2g.plugins import load_plugin, loaded_plugins
+from fedl2g.process import one_thread, rare_garbage_collection
 
 
 def test_reading_runs_and_listing_names_does_not_load_torch() -> None:
@@ -80,6 +83,35 @@ def test_garbage_is_searched_seldom_inside_the_block_and_as_before_after_it() ->
         assert gc.get_freeze_count() > frozen
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
+
+
+_PAGES = """
+import resource, torch
+from fedl2g.process import keep_freed_memory
+print(keep_freed_memory())
+def step():
+    blocks = [torch.ones(2**20) for _ in range(16)]
+step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator is told")
+def test_a_process_takes_the_memory_of_a_step_from_the_system_only_once() -> None:
+    def pages(**environment: str) -> tuple[str, int]:
+        done = subprocess.run(
+            [sys.executable, "-c", _PAGES], env=os.environ | environment, capture_output=True, text=True, check=True
+        )
+        told, taken = done.stdout.split()
+        return told, int(taken)
+
+    told, taken = pages()
+    assert told == "True"
+    assert taken < 40_000  # ten steps of 64 MB are 163,840 pages
+    assert pages(MALLOC_TRIM_THRESHOLD_="1")[0] == "False"  # whoever has set up the allocator is left alone
 
 
 def test_devices_are_dealt_out_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 import torch
 
-from fedl2g.engines.host import one_thread
 from fedl2g.paper.convergence import Convergence, Problem, _Client, measure
+from fedl2g.process import one_thread
 
 
 @cache

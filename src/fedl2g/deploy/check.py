@@ -114,7 +114,8 @@ def _batch(file: SiteFile, coordinator: Coordinator, dataset: object) -> str:
 
     from fedl2g.data import Dataset
     from fedl2g.deploy.own_site import own_site
-    from fedl2g.engines.host import Host, one_thread, resolve_device
+    from fedl2g.engines.host import Host, resolve_device
+    from fedl2g.process import one_thread
 
     assert isinstance(dataset, Dataset)
     with one_thread():

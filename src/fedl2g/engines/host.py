@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import tempfile
 import time
 import warnings
@@ -30,6 +29,7 @@ from fedl2g.payload import Payload
 from fedl2g.privacy.mechanism import Protection
 from fedl2g.privacy.noise import add_noise
 from fedl2g.privacy.settings import Privacy
+from fedl2g.process import keep_freed_memory
 from fedl2g.profiling import OTHER, watch
 from fedl2g.robustness.attacks import corrupt, hostile_clients, random_labels
 from fedl2g.training import ImageView
@@ -96,6 +96,8 @@ class Host:
     """
 
     def __init__(self, site: Site, device: torch.device, share: tuple[int, int] = (0, 1)) -> None:
+        if device.type == "cpu":
+            keep_freed_memory()
         self.site = site
         self.task = site.task
         self.device = device
@@ -358,34 +360,6 @@ def _waiter(device: torch.device) -> Callable[[], None] | None:
 def client_file(directory: Path, client: int) -> Path:
     """Where a checkpoint keeps one client's state."""
     return directory / f"client-{client:06d}.safetensors"
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread inside the block: numbers must not depend on how many cores a machine has."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def rare_garbage_collection() -> Iterator[None]:
-    """Search for garbage seldom inside the block, and not among what is there already.
-
-    The objects of thousands of networks live as long as the run: walking through them after every few hundred new ones
-    takes a tenth of a round.
-    """
-    before = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 def resolve_device(name: str, worker: int = 0) -> torch.device:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedl2g.engines.base import Evaluation
-from fedl2g.engines.host import Host, Site, one_thread, resolve_device
+from fedl2g.engines.host import Host, Site, resolve_device
 from fedl2g.methods.base import Reply
 from fedl2g.payload import Payload
+from fedl2g.process import one_thread
 
 
 class InlineEngine:

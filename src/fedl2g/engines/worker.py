@@ -16,11 +16,12 @@ from safetensors import SafetensorError
 from fedl2g.data import Partition, load_dataset
 from fedl2g.data.cache import open_whole
 from fedl2g.engines import wire
-from fedl2g.engines.host import Host, Site, rare_garbage_collection, resolve_device
+from fedl2g.engines.host import Host, Site, resolve_device
 from fedl2g.errors import FedL2GError, RunError
 from fedl2g.experiment import Experiment
 from fedl2g.payload import Payload
 from fedl2g.plugins import load_plugin
+from fedl2g.process import rare_garbage_collection
 
 
 @rare_garbage_collection()

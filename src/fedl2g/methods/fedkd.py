@@ -25,12 +25,13 @@ from dataclasses import replace
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 
 from fedl2g.client import Client, Task
 from fedl2g.errors import SettingError
+from fedl2g.losses import kl_divergence, squared_error
 from fedl2g.methods.base import Options, Reply
-from fedl2g.methods.fml import CLIP, kl_divergence
+from fedl2g.methods.fml import CLIP
 from fedl2g.methods.low_rank import check_packed, compress, reconstruct
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer
@@ -103,8 +104,8 @@ class FedKDClient(AuxiliaryClient[FedKDOptions]):
             own, auxiliary = cross_entropy(o, y), cross_entropy(u, y)
             # Both cross entropies round to 0 once every sample is learnt: no division by that.
             s = (own + auxiliary).detach().clamp(min=torch.finfo(own.dtype).eps)
-            own_loss = own + (kl_divergence(u, o) + mse_loss(h, self.feature_map(a.detach()))) / s
-            auxiliary_loss = auxiliary + (kl_divergence(o, u) + mse_loss(self.feature_map(a), h.detach())) / s
+            own_loss = own + (kl_divergence(u, o) + squared_error(h, self.feature_map(a.detach()))) / s
+            auxiliary_loss = auxiliary + (kl_divergence(o, u) + squared_error(self.feature_map(a), h.detach())) / s
             return own_loss + auxiliary_loss, own
 
         updates = [

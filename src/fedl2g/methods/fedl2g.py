@@ -17,12 +17,13 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 
 from fedl2g import rng
 from fedl2g.client import Client, Task
 from fedl2g.errors import SettingError
 from fedl2g.guidance import Space, guiding_gradient
+from fedl2g.losses import squared_error
 from fedl2g.methods.base import ClientHalf, Options, Reply, ServerHalf
 from fedl2g.methods.registry import register_method
 from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors
@@ -142,7 +143,7 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
         def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             out = self.model(x)
             own = cross_entropy(out[1], y)
-            return own + mse_loss(out[column], guide[y]), own
+            return own + squared_error(out[column], guide[y]), own
 
         if round > self.options.warmup_rounds:
             self.client.fit(round, loss, [self.client.update(clip=CLIP)], data=self.study_set)

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy, kl_div, log_softmax
+from torch.nn.functional import cross_entropy
 
+from fedl2g.losses import kl_divergence
 from fedl2g.methods.base import Options
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer
@@ -50,12 +51,6 @@ class FMLClient(AuxiliaryClient[FMLOptions]):
         updates = [self.client.update(clip=CLIP), self.client.update(self.auxiliary, clip=CLIP)]
         self.client.fit(round, loss, updates, networks=(self.model, self.auxiliary))
         return self.shared.pack()
-
-
-def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
-    """KL(softmax teacher || softmax student), mean over the batch; no gradient reaches the teacher."""
-    target = log_softmax(teacher.detach(), dim=1)
-    return kl_div(log_softmax(student, dim=1), target, reduction="batchmean", log_target=True)
 
 
 register_method("fml", options=FMLOptions, server=SharedNetworkServer, client=FMLClient)

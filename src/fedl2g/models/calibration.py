@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from fedl2g.errors import SettingError, nearest
 from fedl2g.models.build import build_model
 from fedl2g.models.catalog import is_factory
+from fedl2g.process import keep_freed_memory, one_thread
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -66,7 +67,7 @@ def faster_layout(name: str, *, classes: int, image_shape: tuple[int, int, int],
     key = f"{name} {shape} classes={classes} batch={batch_size} speed-up torch={torch.__version__} cpu={_cpu_model()}"
 
     def speed_up() -> float:
-        with _one_thread(), torch.random.fork_rng(devices=[]), torch.enable_grad():
+        with one_thread(), torch.random.fork_rng(devices=[]), torch.enable_grad():
             steps = [_stepper(name, classes, image_shape, batch_size, layout) for layout in LAYOUTS.values()]
             return _interleaved_ratio(*steps)
 
@@ -114,7 +115,7 @@ def _interleaved_ratio(first: Callable[[], object], second: Callable[[], object]
 def _measure(
     name: str, classes: int, image_shape: tuple[int, int, int], batch_size: int, layout: torch.memory_format
 ) -> float:
-    with _one_thread(), torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with one_thread(), torch.random.fork_rng(devices=[]), torch.enable_grad():
         step = _stepper(name, classes, image_shape, batch_size, layout)
         warm_up = step()
         if warm_up < _BUDGET_SECONDS / _SAMPLES:
@@ -131,6 +132,7 @@ def _stepper(
     name: str, classes: int, image_shape: tuple[int, int, int], batch_size: int, layout: torch.memory_format
 ) -> Callable[[], float]:
     """A function that makes one training step and returns its CPU seconds."""
+    keep_freed_memory()  # as every host does
     model = build_model(name, classes=classes, image_shape=image_shape).train()
     model = model.to(memory_format=layout)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -146,16 +148,6 @@ def _stepper(
         return time.process_time() - start
 
     return step
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _cpu_model() -> str:

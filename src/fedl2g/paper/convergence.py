@@ -36,11 +36,11 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from fedl2g import rng
 from fedl2g.client import Task
-from fedl2g.engines.host import one_thread
 from fedl2g.guidance import guiding_gradient
 from fedl2g.methods.base import Reply, Report
 from fedl2g.methods.fedl2g import FedL2GServer, LogitOptions
 from fedl2g.payload import class_vectors
+from fedl2g.process import one_thread
 from fedl2g.runs.directory import write_atomically
 
 CLASSES, INPUTS, BATCH = 3, 6, 10

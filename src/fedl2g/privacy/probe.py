@@ -19,7 +19,7 @@ import torch
 
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.base import Absence, Engine, Evaluation, open_engine
-from fedl2g.engines.host import Site, one_thread
+from fedl2g.engines.host import Site
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
@@ -28,6 +28,7 @@ from fedl2g.methods.base import Reply
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
 from fedl2g.privacy.membership import members_of, sample_areas
+from fedl2g.process import one_thread
 from fedl2g.records import best_record
 from fedl2g.runs.runner import settle_layout
 

@@ -27,8 +27,9 @@ def embed(run: Run) -> dict[str, Any] | None:
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    from fedl2g.engines.host import Host, Site, one_thread
+    from fedl2g.engines.host import Host, Site
     from fedl2g.methods.registry import get_method
+    from fedl2g.process import one_thread
     from fedl2g.runs.runner import named_code
 
     checkpoints = sorted(run.directory.checkpoints.glob("round-*"))

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from fedl2g.data import Dataset, load_dataset, make_partition
 from fedl2g.engines import Engine, WorkerLost, open_engine
-from fedl2g.engines.host import Site, one_thread, rare_garbage_collection, resolve_device
+from fedl2g.engines.host import Site, resolve_device
 from fedl2g.errors import Diverged, FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.methods.registry import get_method
 from fedl2g.models.catalog import is_factory
+from fedl2g.process import one_thread, rare_garbage_collection
 from fedl2g.records import RunResult, Status, best_record, summarise
 from fedl2g.runs.checkpoint import restore_checkpoint
 from fedl2g.runs.directory import RunDirectory

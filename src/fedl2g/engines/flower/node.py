@@ -12,8 +12,9 @@ from torch import Tensor
 from fedl2g.engines.base import Evaluation
 from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.store import Generation, Store
-from fedl2g.engines.host import Host, Site, one_thread
+from fedl2g.engines.host import Host, Site
 from fedl2g.methods.base import Reply
+from fedl2g.process import one_thread
 
 _log = logging.getLogger(__name__)
 

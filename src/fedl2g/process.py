@@ -1,0 +1,60 @@
+"""How a process computes: with one thread, with rare searches for garbage, with memory that it keeps."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+_ALLOCATOR_SETTINGS = ("GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # names of mallopt(3)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread inside the block: numbers must not depend on how many cores a machine has."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def rare_garbage_collection() -> Iterator[None]:
+    """Search for garbage seldom inside the block, and not among what is there already.
+
+    The objects of thousands of networks live as long as the run: walking through them after every few hundred new ones
+    takes a tenth of a round.
+    """
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+@functools.cache
+def keep_freed_memory() -> bool:
+    """Let this process keep up to 1 GB that it has freed, for the next step. True if that was done.
+
+    A training step frees its activations and gradients. By default glibc gives such blocks back to the system, which
+    hands them out again, page by page and cleared, in the next step. Who has set up the allocator is left alone.
+    """
+    if not sys.platform.startswith("linux") or any(name in os.environ for name in _ALLOCATOR_SETTINGS):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:  # a C library without it
+        return False
+    return bool(mallopt(_M_TRIM_THRESHOLD, 2**30) and mallopt(_M_MMAP_THRESHOLD, 2**25))
