@@ -35,6 +35,7 @@ from timing import Ratio, abreast, interleaved, machine, pause, ratio
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines import open_engine
 from fedl2g.engines.host import Site
+from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.guidance import guiding_gradient
@@ -356,6 +357,10 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.sections) - set(SECTIONS):
         parser.error(f"unknown section {sorted(unknown)[0]!r}; there are {', '.join(SECTIONS)}")
+    try:
+        resolve_models(options.models)
+    except SettingError as error:
+        parser.error(str(error))
     torch.set_num_threads(1)
     keep_freed_memory()  # as every run does
     take_turns()
