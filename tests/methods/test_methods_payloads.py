@@ -161,7 +161,10 @@ def test_other_methods_take_different_heads(method: str) -> None:
         models=("method_helpers:tiny_conv", "method_helpers:deep_head"),
         **({"sub_feature_dim": 3} if method == "fedmrl" else {}),
     )
+    before = [[p.detach().clone() for p in half.model.parameters()] for half in mixed.halves]
     mixed.play(1)
+    for half, parameters in zip(mixed.halves, before, strict=True):
+        assert any(not torch.equal(p, old) for p, old in zip(half.model.parameters(), parameters, strict=True))
 
 
 def test_order_and_defaults() -> None:
