@@ -60,6 +60,7 @@ ARCHITECTURES = (
 MORE_ARCHITECTURES = (
     "resnet6", "resnet8", "resnet10", "resnet34", "resnet50", "resnet101", "resnet152", "vit_b_16", "vit_b_32",
 )  # fmt: skip
+EXTRA_STEPS = 100  # a round, for which the target of `extra` is set
 SECTIONS = ("rounds", "extra", "guiding", "layout", "workers", "naive")
 
 
@@ -130,30 +131,43 @@ class Bench:
             self.say("rounds", ratio(f"{method} / bare loop", times["ours"], times["bare"], target))
             self.say("rounds", ratio("  A/A: bare loop / bare loop", times["again"], times["bare"]))
 
-    def extra(self, steps: int = 100) -> None:
-        """FedL2G's client time / that of local training of the same clients: one step more instead of the quiz.
+    def extra(self) -> None:
+        """FedL2G's client time / that of local training with as many steps: by architecture, then of all together."""
+        architectures = resolve_models(self.models)
+        total: dict[str, list[float]] = {}
+        for architecture in architectures:
+            times = abreast(self._trainings(architecture), self.repeats, builds=1)
+            if len(architectures) > 1:
+                self._say_extra(architecture, times)
+            for name, seconds in times.items():
+                total[name] = [a + b for a, b in zip(total.get(name, [0.0] * self.repeats), seconds, strict=True)]
+        self._say_extra(self.models, total)
 
-        All train the same networks in turn: where a network lies in memory can change its speed by some percent.
+    def _trainings(self, architecture: str) -> dict[str, Callable[[], Callable[[], None]]]:
+        """One client's training by each method.
+
+        All train the same network in turn: where a network lies in memory can change its speed by some percent.
         """
-        clients = len(resolve_models(self.models))
-        networks: dict[int, Any] = {}
+        network: list[Any] = []
 
-        def trainings(method: str, steps: int) -> Callable[[], Callable[[], None]]:
+        def trainings(method: str) -> Callable[[], Callable[[], None]]:
             def build() -> Callable[[], None]:
-                federation = federation_of(self.site(method, steps=steps, clients=clients))
-                for client in range(clients):
-                    half = federation.engine.host.half(client)
-                    half.model = half.client.model = networks.setdefault(client, half.model)
+                site = self.site(method, steps=EXTRA_STEPS, clients=1, models=architecture)
+                federation = federation_of(site)
+                half = federation.engine.host.half(0)
+                if not network:
+                    network.append(half.model)
+                half.model = half.client.model = network[0]
                 return trainings_of(federation)
 
             return build
 
-        subjects = {"local": trainings("local", steps + 1), "local again": trainings("local", steps + 1)}
-        subjects |= {method: trainings(method, steps) for method in ("fedl2g-l", "fedl2g-f")}
-        times = abreast(subjects, self.repeats, builds=1)
+        names = {"local": "local", "local again": "local", "fedl2g-l": "fedl2g-l", "fedl2g-f": "fedl2g-f"}
+        return {name: trainings(method) for name, method in names.items()}
+
+    def _say_extra(self, models: str, times: dict[str, list[float]]) -> None:
         for method in ("fedl2g-l", "fedl2g-f"):
-            name = f"{method}, {steps} steps / local, {steps + 1} steps: client time"
-            self.say("extra", ratio(name, times[method], times["local"], "<= 1.05"))
+            self.say("extra", ratio(f"{models}: {method} / local", times[method], times["local"], "<= 1.05"))
         self.say("extra", ratio("  A/A: local / local", times["local again"], times["local"]))
 
     def guiding(self, architectures: tuple[str, ...] = ARCHITECTURES) -> None:
@@ -372,9 +386,8 @@ def main() -> None:
             name = section if options.models == "small" else f"{section}-{options.models.replace(',', '+')}"
             name += "-all" if options.all_architectures else ""
             bench.file, bench.about = options.out / f"{name}.json", about
-            print(
-                f"\n{section} ({options.models}, {options.steps} steps a client, load {about['load'][0]})", flush=True
-            )
+            steps = EXTRA_STEPS if section == "extra" else options.steps
+            print(f"\n{section} ({options.models}, {steps} steps a client, load {about['load'][0]})", flush=True)
             if section in ("guiding", "layout"):
                 wanted = ARCHITECTURES + MORE_ARCHITECTURES if options.all_architectures else ARCHITECTURES
                 getattr(bench, section)(wanted)

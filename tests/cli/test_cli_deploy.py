@@ -278,6 +278,15 @@ def test_files_that_cannot_be_read_are_one_line(file: str, fedl2g: Any, hospital
     assert "is not valid TOML" in lines["files"][1]
 
 
+def test_a_deployment_measures_no_layout(fedl2g: Any, hospitals: Path) -> None:
+    file = hospitals / "coordinator/experiment.toml"
+    file.write_text('layout = "auto"\n' + file.read_text())
+    code, lines = verdicts(fedl2g, hospitals)
+    assert code == 1
+    assert list(lines) == ["files"]
+    assert "clients of a deployment compute on their own; choose contiguous" in lines["files"][1]
+
+
 def test_a_new_federation_is_whole(fedl2g: Any, tmp_path: Path) -> None:
     said = fedl2g(*NEW, "--host", "fl.example.org", "--port", "9000")
     assert said.code == 0

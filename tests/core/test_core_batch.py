@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import fedl2g
-from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import FedL2GError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.models import calibration
@@ -57,13 +56,6 @@ def test_the_cpu_chooses_no_layout_for_another_device(tmp_path: Path, monkeypatc
     monkeypatch.setattr(runner, "resolve_device", lambda name: torch.device("cuda"))
     with pytest.raises(SettingError, match=r"auto is measured on the CPU.*'cuda'; choose contiguous or channel"):
         fedl2g.run(Experiment(**TINY, layout="auto", device="cuda"), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_deployment_measures_no_layout(tmp_path: Path, site_of: Any) -> None:
-    site = site_of(Experiment(**TINY, layout="auto"))
-    with pytest.raises(SettingError, match="clients of a deployment compute on their own"):
-        runner.run_site(site, tmp_path / "run", InlineEngine)
     assert not (tmp_path / "run").exists()
 
 

@@ -552,11 +552,11 @@ def test_ctrl_c_finishes_the_round_and_says_how_to_go_on(
 
 
 class PressCtrlC(Observer):
-    def __init__(self, presses: int) -> None:
-        self.presses = presses
+    def __init__(self, presses: int, round: int = 1) -> None:
+        self.presses, self.round = presses, round
 
     def on_round(self, federation: Federation, record: RoundRecord) -> None:
-        if record.round == 1:
+        if record.round == self.round:
             for _ in range(self.presses):
                 signal.raise_signal(signal.SIGINT)
 
@@ -575,6 +575,14 @@ def test_a_second_ctrl_c_ends_at_once(tiny: Tiny, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         fedl2g.run(tiny(models="small_cnn"), tmp_path / "other", [PressCtrlC(1)])
     assert len(RunDirectory(tmp_path / "other").history()) == 2
+
+
+@pytest.mark.usefixtures("_ctrl_c_as_before")
+def test_ctrl_c_in_the_last_round_has_nothing_to_interrupt(tiny: Tiny, tmp_path: Path) -> None:
+    experiment = tiny(models="small_cnn", rounds=2)
+    result = fedl2g.run(experiment, tmp_path / "run", [PressCtrlC(1, round=2)])
+    assert (result.status, result.rounds) == ("finished", 2)
+    assert RunDirectory(tmp_path / "run").result() == result
 
 
 @pytest.mark.usefixtures("_ctrl_c_as_before")

@@ -80,6 +80,15 @@ def test_an_activation_behind_the_head_is_noticed() -> None:
         split(Net(nn.Linear(6, 9), after=nn.Softmax(1)))
 
 
+@pytest.mark.parametrize(("part", "what"), [("extractor", "features"), ("head", "logits")])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_network_without_numbers_is_refused(part: str, what: str, value: float) -> None:
+    extractor, head = nn.Sequential(nn.Flatten(), nn.Linear(64, 12)), nn.Linear(12, 3)
+    nn.init.constant_((head if part == "head" else extractor[1]).bias, value)
+    with pytest.raises(SettingError, match=f"{part} of the model gives {what} that are NaN or infinite"):
+        split((extractor, head))
+
+
 def test_given_heads_are_kept() -> None:
     extractor, head = nn.Sequential(nn.Flatten(), nn.Linear(64, 6)), nn.Linear(12, 3)
     model = split((extractor, head))

@@ -89,6 +89,11 @@ def read_coordinator(path: Path) -> Coordinator:
     execution = {**settings.pop("execution", {}), "engine": "flower", "checkpoint_every": 1}
     given = {"models": "small_cnn", **settings, "dataset": SITES, "partition": "iid", "clients": len(table.sites)}
     experiment = Experiment(**given, execution=execution)
+    if experiment.layout == "auto":
+        raise SettingError(
+            f"{path}: layout: auto is measured on one machine, but the clients of a deployment compute on their own; "
+            "choose contiguous, channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
+        )
     if named := [name for name in experiment.architectures if is_factory(name)]:
         raise SettingError(f"{path}: models names the code {named[0]!r}; each site names its own in its site file")
     return Coordinator(experiment, table)

@@ -176,14 +176,14 @@ def _check_split(model: SplitModel, classes: int, feature_dim: int, image_shape:
     try:
         with torch.no_grad():
             features = _run("extractor", model.extractor, _probe(model, image_shape), image_shape)
-            _expect_shape("extractor", features, feature_dim, "features")
+            _expect("extractor", features, feature_dim, "features")
             if pooled and not _same(features, pooled[-1]):
                 raise SettingError(
                     f"{_kind(model.extractor)} changes the output of its head (a softmax, say) before returning it, so "
                     "it cannot be cut there. Let the factory return a pair (extractor, head) instead."
                 )
             logits = _run("head", model.head, features, tuple(features.shape[1:]))
-            _expect_shape("head", logits, classes, "logits")
+            _expect("head", logits, classes, "logits")
     finally:
         for hook in hooks:
             hook.remove()
@@ -216,11 +216,16 @@ def _run(part: str, module: nn.Module, inputs: Tensor, shape: tuple[int, ...]) -
     return outputs
 
 
-def _expect_shape(part: str, outputs: Tensor, width: int, what: str) -> None:
+def _expect(part: str, outputs: Tensor, width: int, what: str) -> None:
     if outputs.shape != (2, width):
         raise SettingError(
             f"The {part} of the model must turn a batch of 2 into {what} of shape (2, {width}), "
             f"but it gives {tuple(outputs.shape)}."
+        )
+    if not outputs.is_meta and not bool(torch.isfinite(outputs).all()):
+        raise SettingError(
+            f"The {part} of the model gives {what} that are NaN or infinite for images with values from -1 to 1; "
+            "check the weights it starts with."
         )
 
 

@@ -72,11 +72,6 @@ def run_site(
 ) -> RunResult:
     """Run, or continue, an experiment whose clients live elsewhere: the caller says what is known of them and how they
     are reached."""
-    if site.experiment.layout == "auto":
-        raise SettingError(
-            "layout: auto is measured on one machine, but the clients of a deployment compute on their own; choose "
-            "contiguous, channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
-        )
     if (path / "run.json").is_file():
         directory = RunDirectory.open(path)
         if directory.about()["fingerprint"] != site.experiment.fingerprint:
@@ -197,12 +192,13 @@ def _execute(
     reason = "no client could be evaluated"
     try:
         _run_to_the_end(federation, directory)
-        if federation.stop_reason == StopOnInterrupt.REASON:
+        stopped = federation.stop_reason if federation.round < experiment.rounds else None
+        if stopped == StopOnInterrupt.REASON:
             raise Interrupted(
                 f"interrupted after round {federation.round}; a checkpoint was written, continue with "
                 f"`fedl2g resume {directory.path}`"
             )
-        if federation.stop_reason is not None:
+        if stopped is not None:
             status = "stopped early"
     except Diverged as error:
         status, reason = "diverged", str(error)
