@@ -26,6 +26,7 @@ from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import Diverged, RunError
 from fedl2g.federation import Federation
 from fedl2g.methods.base import Reply
+from fedl2g.methods.local import LocalClient
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload, to_bytes
 
@@ -83,6 +84,33 @@ def test_a_run_equals_inline(tmp_path: Path) -> None:
         assert a.accuracy == b.accuracy
         assert a.client_losses == b.client_losses
         assert (a.up_bytes, a.down_bytes) == (b.up_bytes, b.down_bytes)
+
+
+def only_class_zero(half: LocalClient, round: int, payload: Payload) -> Payload:
+    """A method of somebody's own that changes its network, but not by training steps."""
+    half.model.head.bias.data[0] += 1e6
+    return {}
+
+
+def test_what_changes_without_training_steps_is_evaluated_and_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalClient, "train", only_class_zero)
+    site = tiny_site(method="local", rounds=1)
+    engine, _ = open_engine(site, tmp_path)
+    runs = [federation(site, engine), federation(site, InlineEngine(site))]
+    for number, run in enumerate(runs):
+        run.run()
+        before, after = (record.accuracy for record in run.history)
+        assert before is not None
+        assert after is not None
+        zeros = [site.dataset.labels[part] == 0 for part in site.partition.test]
+        assert list(after.clients.values()) == [float(zero.mean()) for zero in zeros]
+        assert before != after
+        saved = tmp_path / f"saved-{number}"
+        saved.mkdir()
+        run.engine.save(saved)
+        assert len(list(saved.iterdir())) == site.experiment.clients
 
 
 def test_a_site_slower_than_the_deadline_is_missing_and_the_round_goes_on(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ class Host:
         seconds = time.perf_counter() - started
         self._weigh(client, "trained")
         log = half.client.log
-        if log.steps:
+        if log.steps or not half.moves_by_steps_alone:
             self._changed.add(client)
             self._unsaved.add(client)
             self._evaluations.pop(client, None)

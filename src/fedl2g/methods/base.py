@@ -136,6 +136,7 @@ class ClientHalf(Generic[OptionsT]):
     """One client's side of a method: how it trains, and how it predicts."""
 
     predicts_with_broadcast = False  # True: predictions need what the server sends (a global head, prototypes, ...)
+    moves_by_steps_alone = False  # True: a round without a step of `client.fit` leaves the client exactly as it was
 
     def __init__(self, options: OptionsT, client: Client) -> None:
         self.options = options

@@ -119,6 +119,8 @@ def initial_guide(options: FedL2GOptions, task: Task) -> Tensor:
 class FedL2GClient(ClientHalf[FedL2GOptions]):
     """Studies with guidance, then tells the server how the guidance should change."""
 
+    moves_by_steps_alone = True  # in the warm-up it stays as it is
+
     def __init__(self, options: FedL2GOptions, client: Client) -> None:
         super().__init__(options, client)
         samples = len(client.train_set)

@@ -53,7 +53,9 @@ class GridEngine:
         self.site = site
         self.run = run
         self.patience = patience
-        self.predicts_with_broadcast = get_method(site.experiment.method.name).client.predicts_with_broadcast
+        client = get_method(site.experiment.method.name).client
+        self.predicts_with_broadcast = client.predicts_with_broadcast
+        self.moves_by_steps_alone = client.moves_by_steps_alone
         self.round = 0  # the last one that was trained
         self.refused: Counter[str] = Counter()  # what was refused in this process, by kind
         self._nodes: dict[int, int] = {}  # client -> node
@@ -73,9 +75,10 @@ class GridEngine:
         def read(client: int, records: RecordDict) -> Reply:
             reply = messages.unpack_reply(records, client=client, run=self.run, round=round, limit=limit)
             self._judge(reply)
-            self._trained(reply)
             before = known.get(client)
-            if reply.report.steps == 0 and before is not None:
+            if reply.report.steps or not self.moves_by_steps_alone:
+                self._moves(client)
+            elif before is not None:
                 self._unmoved[client] = before
             return reply
 
@@ -111,8 +114,8 @@ class GridEngine:
     def _judge(self, reply: Reply) -> None:
         """Refuse a reply that cannot be used, where that matters before the round is over."""
 
-    def _trained(self, reply: Reply) -> None:
-        """A client has trained."""
+    def _moves(self, client: int) -> None:
+        """A client is no longer as it was."""
 
     def _request(self, round: int, payload: Payload) -> Request:
         task = self.site.task

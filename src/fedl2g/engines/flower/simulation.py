@@ -34,7 +34,6 @@ from fedl2g.engines.flower.store import Generation, Store
 from fedl2g.engines.host import Site, client_file, resolve_device
 from fedl2g.errors import FedL2GError, RunError
 from fedl2g.experiment import Experiment
-from fedl2g.methods.base import Reply
 from fedl2g.plugins import load_plugin, loaded_plugins
 
 _PATIENCE = Patience(poll_seconds=0.02, first_pause=0.2, attempts=5)
@@ -160,9 +159,8 @@ class SimulationEngine(GridEngine):
     def _store(self, client: int) -> Store:
         return Store(self.simulation.root, self.run, self.site.experiment.fingerprint, client)
 
-    def _trained(self, reply: Reply) -> None:
-        if reply.report.steps:
-            self._moved.add(reply.client)
+    def _moves(self, client: int) -> None:
+        self._moved.add(client)
 
     def _refusal(self, kind: Kind, request: Request, client: int, refusal: Refused) -> Absence:
         raise error_of(refusal)  # all clients are this machine's: what one of them meets is the run's own error
