@@ -94,8 +94,8 @@ def pause() -> None:
 class _Lane(greenlet):
     """A subject on its way, with a stack of its own.
 
-    All share one thread: buffers that libraries keep for each thread (scratch memory of convolutions) lie elsewhere in
-    the next, which makes it up to 5 percent faster or slower for as long as it lives.
+    All share one thread. In threads of their own, repeated runs differed more (resnet18: 1.05 to 1.11); the likely cause,
+    not proven, is scratch memory that libraries keep for each thread.
     """
 
     def __init__(self, subject: Callable[[], object]) -> None:
