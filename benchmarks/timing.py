@@ -94,8 +94,8 @@ def pause() -> None:
 class _Lane(greenlet):
     """A subject on its way, with a stack of its own.
 
-    All share one thread. In threads of their own, repeated runs differed more (resnet18: 1.05 to 1.11); the likely cause,
-    not proven, is scratch memory that libraries keep for each thread.
+    All share one thread. In threads of their own, repeated runs differed more (resnet18: 1.05 to 1.11); the likely
+    cause, not proven, is scratch memory that libraries keep for each thread.
     """
 
     def __init__(self, subject: Callable[[], object]) -> None:
