@@ -88,7 +88,7 @@ _SIGNATURE = """float64(
 )"""
 try:
     _compiled_step = cfunc(_SIGNATURE, cache=True, error_model="numpy")(_step)
-except RuntimeError:
+except (RuntimeError, OSError):
     _compiled_step = cfunc(_SIGNATURE, error_model="numpy")(_step)
 _ADDRESS, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _RUN = ctypes.CFUNCTYPE(_REAL, _ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _REAL, _REAL)
