@@ -1,7 +1,7 @@
 """A clipped SGD step in one pass over the memory, for 32-bit networks on the CPU.
 
 Clipping needs the norm of all gradients before the first parameter may move. That is a pass of its own over tensors
-larger than the caches, and costs up to 3 % of a training step. Here a block of parameters moves at once, as if nothing
+larger than the caches, and costs a few percent of a training step. Here a block of parameters moves at once, as if nothing
 were to be clipped, while the squares of its gradients are added up. The block that breaks the limit is put back, the
 rest only measured, and then all are brought to the rate of the clipped step. Until the limit broke the norm was within
 it, so what is taken back then is small and costs no precision.
