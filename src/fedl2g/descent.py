@@ -1,20 +1,22 @@
 """A clipped SGD step in one pass over the memory, for 32-bit networks on the CPU.
 
 Clipping needs the norm of all gradients before the first parameter may move. That is a pass of its own over tensors
-larger than the caches, and costs a few percent of a training step. Here a block of parameters moves at once, as if nothing
-were to be clipped, while the squares of its gradients are added up. The block that breaks the limit is put back, the
-rest only measured, and then all are brought to the rate of the clipped step. Until the limit broke the norm was within
-it, so what is taken back then is small and costs no precision.
+larger than the caches, and costs a few percent of a training step. Here a block of parameters moves at once, as if
+nothing were to be clipped, while the squares of its gradients are added up. The block that breaks the limit is put
+back, the rest only measured, and then all are brought to the rate of the clipped step. Until the limit broke the norm
+was within it, so what is taken back then is small and costs no precision.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numba import cfunc, njit
 from torch import Tensor
 from torch.autograd.graph import increment_version
@@ -100,16 +102,15 @@ def clipped_step(parameters: Sequence[Tensor], gradients: Sequence[Tensor], lr: 
 
     Parameters and gradients must be 32-bit numbers on the CPU, each pair in the same order and without gaps.
     """
-    count = len(parameters)
-    addresses, sizes = _ADDRESS * count, _COUNT * count
-    norm: float = _run(
-        addresses(*[p.data_ptr() for p in parameters]),
-        addresses(*[g.data_ptr() for g in gradients]),
-        sizes(*[p.numel() for p in parameters]),
-        count,
-        (ctypes.c_float * BLOCK)(),
-        lr,
-        clip,
-    )
+    places = array("Q", [p.data_ptr() for p in parameters])
+    slopes = array("Q", [g.data_ptr() for g in gradients])
+    sizes = array("q", [p.numel() for p in parameters])
+    before = torch.empty(BLOCK)
+    norm: float = _run(_at(places), _at(slopes), _at(sizes), len(sizes), before.data_ptr(), lr, clip)
     increment_version(parameters)
     return norm
+
+
+def _at(numbers: array[int]) -> int:
+    address, _ = numbers.buffer_info()
+    return address

@@ -16,12 +16,17 @@ Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Update:
-    """Plain SGD with the gradient norm clipped: no momentum, no weight decay, no schedule."""
+    """Plain SGD with the gradient norm clipped: no momentum, no weight decay, no schedule.
+
+    As with torch's optimizers, a network is moved to its device, type and memory layout before this is made.
+    """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, clip: float = math.inf) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
         self.lr = lr
         self.clip = clip
+        one_pass = clip < math.inf and all(_is_plain_floats(p) for p in self.parameters)
+        self._strides = [p.stride() for p in self.parameters] if one_pass else None
 
     def step(self) -> None:
         """Move the parameters against their gradients and forget the gradients."""
@@ -29,7 +34,7 @@ class Update:
         if not moving:
             return
         gradients = [p.grad for p in moving if p.grad is not None]
-        if self.clip < math.inf and _are_plain_floats(moving, gradients):
+        if self._strides and self._strides == [g.stride() for g in gradients]:
             from fedl2g.descent import clipped_step  # compiled on import, in a second
 
             clipped_step(moving, gradients, self.lr, self.clip)
@@ -43,15 +48,10 @@ class Update:
             p.grad = None
 
 
-def _are_plain_floats(parameters: list[Tensor], gradients: list[Tensor]) -> bool:
-    """Whether these are 32-bit numbers on the CPU, each pair in the same order and without gaps."""
-    return all(
-        p.is_cpu
-        and p.dtype is g.dtype is torch.float32
-        and p.stride() == g.stride()
-        and (p.is_contiguous() or p.is_contiguous(memory_format=torch.channels_last))
-        for p, g in zip(parameters, gradients, strict=True)
-    )
+def _is_plain_floats(p: Tensor) -> bool:
+    """Whether these are 32-bit numbers on the CPU without gaps between them."""
+    dense = p.is_contiguous() or p.is_contiguous(memory_format=torch.channels_last)
+    return p.is_cpu and p.dtype is torch.float32 and dense
 
 
 class ImageView:
