@@ -16,17 +16,13 @@ Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Update:
-    """Plain SGD with the gradient norm clipped: no momentum, no weight decay, no schedule.
-
-    As with torch's optimizers, a network is moved to its device, type and memory layout before this is made.
-    """
+    """Plain SGD with the gradient norm clipped: no momentum, no weight decay, no schedule."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, clip: float = math.inf) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
         self.lr = lr
         self.clip = clip
-        one_pass = clip < math.inf and all(_is_plain_floats(p) for p in self.parameters)
-        self._strides = [p.stride() for p in self.parameters] if one_pass else None
+        self._strides = [p.stride() if _has_no_gaps(p) else None for p in self.parameters]
 
     def step(self) -> None:
         """Move the parameters against their gradients and forget the gradients."""
@@ -34,7 +30,7 @@ class Update:
         if not moving:
             return
         gradients = [p.grad for p in moving if p.grad is not None]
-        if self._strides and self._strides == [g.stride() for g in gradients]:
+        if self.clip < math.inf and self._lie_alike(moving, gradients):
             from fedl2g.descent import clipped_step  # compiled on import, in a second
 
             clipped_step(moving, gradients, self.lr, self.clip)
@@ -47,11 +43,15 @@ class Update:
         for p in moving:
             p.grad = None
 
+    def _lie_alike(self, moving: list[Tensor], gradients: list[Tensor]) -> bool:
+        """Whether all parameters and their gradients are 32-bit numbers on the CPU, in one order and without gaps."""
+        return self._strides == [g.stride() for g in gradients] and all(
+            p.is_cpu and p.dtype is g.dtype is torch.float32 for p, g in zip(moving, gradients, strict=True)
+        )
 
-def _is_plain_floats(p: Tensor) -> bool:
-    """Whether these are 32-bit numbers on the CPU without gaps between them."""
-    dense = p.is_contiguous() or p.is_contiguous(memory_format=torch.channels_last)
-    return p.is_cpu and p.dtype is torch.float32 and dense
+
+def _has_no_gaps(p: Tensor) -> bool:
+    return p.is_contiguous() or p.is_contiguous(memory_format=torch.channels_last)
 
 
 class ImageView:

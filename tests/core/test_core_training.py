@@ -90,13 +90,14 @@ def test_a_step_equals_torch_sgd_with_clipped_norm(clip: float, dtype: torch.dty
         torch.testing.assert_close(a, b, rtol=close, atol=close)
 
 
-def test_a_step_leaves_frozen_and_unused_parameters_alone() -> None:
-    model = network()
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_step_leaves_frozen_and_unused_parameters_alone(dtype: torch.dtype) -> None:
+    model = network(dtype)
     model.head.bias.requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
     update = Update(model.parameters(), lr=1.0, clip=1.0)
     update.step()  # no gradients at all
-    model.extractor(torch.ones(2, 1, 2, 2, dtype=torch.float64)).sum().backward()
+    model.extractor(torch.ones(2, 1, 2, 2, dtype=dtype)).sum().backward()
     update.step()
     after = model.state_dict()
     assert torch.equal(before["head.bias"], after["head.bias"])
