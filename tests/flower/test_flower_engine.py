@@ -13,8 +13,8 @@ import torch
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
-from fake_grid import QUICK, FakeClock, FakeNode, FakeSimulation, corrupting, honest, stranger, tiny_site
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from fake_grid import QUICK, FakeClock, FakeNode, FakeSimulation, Handler, corrupting, honest, stranger, tiny_site
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedl2g.deploy.server_app import DeploymentEngine
 from fedl2g.engines.base import Absence
@@ -23,7 +23,7 @@ from fedl2g.engines.flower import messages, simulation
 from fedl2g.engines.flower.simulation import SimulationEngine
 from fedl2g.engines.host import Site
 from fedl2g.engines.inline import InlineEngine
-from fedl2g.errors import Diverged, RunError
+from fedl2g.errors import Diverged, FedL2GError, RunError
 from fedl2g.federation import Federation
 from fedl2g.methods.base import Reply
 from fedl2g.methods.local import LocalClient
@@ -314,6 +314,44 @@ def test_in_a_simulation_nothing_but_nan_is_divergence(tmp_path: Path) -> None:
     nothing_usable(fake)
     with pytest.raises(Diverged, match="no reply could be used"):
         federation(site, simulated).run()
+
+
+def restarting(clock: FakeClock, handle: Handler, seconds: float) -> Handler:
+    """A node whose actor is being started again for some time, as Ray says it."""
+    return lambda letter: (
+        Message(Error(0, "The actor is restarting"), reply_to=letter) if clock.now < seconds else handle(letter)
+    )
+
+
+@pytest.mark.parametrize("seconds", [30, 600])
+def test_in_a_simulation_a_restarting_actor_is_waited_for_but_not_forever(
+    seconds: float, tmp_path: Path, clock: FakeClock
+) -> None:
+    site = tiny_site(rounds=1)
+    fake = FakeSimulation(tmp_path / "stores", 3, clock)
+    engine = SimulationEngine(fake, site, owns=False)  # type: ignore[arg-type]
+    assert clients(list(engine.train(1, [0, 1, 2], broadcast(site)))) == ([0, 1, 2], [])  # all are known
+    node = fake.grid.nodes[101]
+    node.handle = restarting(clock, node.handle, seconds)
+    if seconds < 60:
+        assert clients(list(engine.train(2, [0, 1, 2], broadcast(site)))) == ([0, 1, 2], [])
+    else:
+        with pytest.raises(RunError, match=r"client 1 failed 12 times in a row; .* restarting"):
+            list(engine.train(2, [0, 1, 2], broadcast(site)))
+
+
+def test_in_a_simulation_a_mistake_in_a_method_ends_the_run_at_once_with_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+) -> None:
+    def mistaken(half: LocalClient, round: int, payload: Payload) -> Payload:
+        raise KeyError("a mistake")
+
+    monkeypatch.setattr(LocalClient, "train", mistaken)
+    site = tiny_site(method={"name": "local"})
+    engine = SimulationEngine(FakeSimulation(tmp_path / "stores", 3, clock), site, owns=False)  # type: ignore[arg-type]
+    with pytest.raises(FedL2GError, match=r"(?s)line \d+, in mistaken\n.*KeyError: 'a mistake'$"):
+        list(engine.train(1, [0, 1, 2], {}))
+    assert clock.now < 1
 
 
 @pytest.mark.parametrize("kind", ["query", "train", "evaluate"])

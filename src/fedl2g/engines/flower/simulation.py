@@ -13,6 +13,7 @@ import secrets
 import shutil
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -36,7 +37,7 @@ from fedl2g.errors import FedL2GError, RunError
 from fedl2g.experiment import Experiment
 from fedl2g.plugins import load_plugin, loaded_plugins
 
-_PATIENCE = Patience(poll_seconds=0.02, first_pause=0.2, attempts=5)
+_PATIENCE = Patience(poll_seconds=0.02, first_pause=0.2, attempts=12)  # two minutes: an actor that died starts again
 _LIMIT = 2**40  # bytes of a broadcast: it comes from this machine
 _log = logging.getLogger(__name__)
 
@@ -186,7 +187,10 @@ def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: M
         node = Node(int(context.node_config["partition-id"]), site, resolve_device(site.experiment.device), root)
         return Message(serve(node, request), reply_to=message)
     except FedL2GError as error:
-        return Message(messages.pack_refusal(error), reply_to=message)
+        refusal = messages.pack_refusal(error)
+    except Exception:  # a mistake is told once, in its own words; Flower would call it a failed node, to be asked again
+        refusal = messages.pack_refusal(FedL2GError(traceback.format_exc()[-messages.REASON_LIMIT :]))
+    return Message(refusal, reply_to=message)
 
 
 def _train(node: Node, request: Request) -> RecordDict:
