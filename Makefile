@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
+# A new .venv has no byte code yet: the first process writes it, and all others start in half the time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-deployment check format lint types bench wheel clean
 
 demo: $(INSTALLED)
@@ -12,7 +15,7 @@ demo: $(INSTALLED)
 	@echo "Look at runs/demo/curves.png, or at one run: $(BIN)/fedl2g show runs/demo/fedl2g-f-s0"
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Real SuperLink and SuperNodes with TLS and authentication: minutes of process starts, so not part of `test`.
 test-deployment: $(INSTALLED)
