@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedl2g.losses import Objective
 from fedl2g.profiling import DATA, GRADIENT, OPTIMISER, watch
 
 # (objective to minimise, cross entropy of the client's own model alone: the paper's "original local loss")
-Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Loss = Callable[[Tensor, Tensor], tuple[Objective, Tensor]]
 
 
 class Update:
@@ -125,7 +126,7 @@ def train(
             x, y = at_least_two(*view.batch(positions))
             watch.lap(DATA)
             objective, cross_entropy = loss(x, y)
-            objective.backward()  # type: ignore[no-untyped-call]
+            objective.backward()
             watch.lap(GRADIENT)
             for update in moving:
                 update.step()

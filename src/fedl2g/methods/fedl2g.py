@@ -17,13 +17,12 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedl2g import rng
 from fedl2g.client import Client, Task
 from fedl2g.errors import SettingError
 from fedl2g.guidance import Space, guiding_gradient
-from fedl2g.losses import squared_error
+from fedl2g.losses import Objective, guided_loss
 from fedl2g.methods.base import ClientHalf, Options, Reply, ServerHalf
 from fedl2g.methods.registry import register_method
 from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors
@@ -140,12 +139,10 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
 
     def train(self, round: int, payload: Payload) -> Payload:
         guide = self._guide(payload)
-        column = 0 if self.options.space == "features" else 1
 
-        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            out = self.model(x)
-            own = cross_entropy(out[1], y)
-            return own + squared_error(out[column], guide.index_select(0, y)), own  # guide[y], in half the time
+        def loss(x: Tensor, y: Tensor) -> tuple[Objective, Tensor]:
+            features, logits = self.model(x)
+            return guided_loss(logits, features if self.options.space == "features" else logits, y, guide)
 
         if round > self.options.warmup_rounds:
             self.client.fit(round, loss, [self.client.update(clip=CLIP)], data=self.study_set)
