@@ -35,7 +35,7 @@ def _differentiate(
             share = math.exp(logits[j] - top)
             at_logits[j] = share
             mass += share
-        total += math.log(mass) + top - logits[row + y[i]]
+        total += math.log(np.float64(mass)) + (np.float64(top) - np.float64(logits[row + y[i]]))
         for j in range(row, row + classes):
             at_logits[j] /= mass * np.float32(n)
         at_logits[row + y[i]] -= np.float32(1 / n)
