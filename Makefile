@@ -14,6 +14,7 @@ demo: $(INSTALLED)
 	  --models small --rounds 60 --set method.warmup_rounds=10 --engine workers --workers 2 --out runs/demo
 	@echo "Look at runs/demo/curves.png, or at one run: $(BIN)/fedl2g show runs/demo/fedl2g-f-s0"
 
+# Files in their order: xdist would keep those with few tests for last, and they are the slow ones.
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 

@@ -21,7 +21,10 @@ from torch import Tensor
 def _differentiate(
     logits: Any, z: Any, y: Any, guide: Any, n: int, classes: int, width: int, at_logits: Any, at_z: Any, one: bool
 ) -> float:
-    """Fill the gradients at the logits and at z, which are one when z is the logits. Returns the cross entropy."""
+    """Fill the gradients at the logits and at z, which are one when z is the logits.
+
+    Returns the cross entropy, or minus infinity when a label is no class.
+    """
     total = 0.0
     for i in range(n):
         row = i * classes
@@ -51,6 +54,7 @@ _SIGNATURE = """float64(
     CPointer(float32), CPointer(float32), CPointer(int64), CPointer(float32), int64, int64, int64,
     CPointer(float32), CPointer(float32), boolean
 )"""
+# "reassoc" and "contract", as in `fedl2g.descent`; nothing that would forget what is no number.
 _compiled = cfunc(_SIGNATURE, fastmath={"contract", "reassoc"}, error_model="numpy")(_differentiate)
 _ADDRESSES, _COUNTS = (ctypes.c_void_p,) * 4, (ctypes.c_int64,) * 3
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_double, *_ADDRESSES, *_COUNTS, *_ADDRESSES[:2], ctypes.c_bool)
@@ -60,8 +64,8 @@ _call = _PROTOTYPE(_compiled.address or 0)
 class KnownGradients:
     """FedL2G's loss as far as training needs it: where its backward pass starts, and the cross entropy.
 
-    All tensors must be on the CPU and without gaps, of 32-bit numbers and 64-bit labels; z is the logits themselves or
-    the features, and both come from parameters that learn.
+    Logits (n x C), z (n x M: the logits themselves or the features), labels (n) and guide (C x M) must be on the CPU
+    and without gaps, of 32-bit numbers and 64-bit labels; logits and z must come from parameters that learn.
     """
 
     def __init__(self, logits: Tensor, z: Tensor, y: Tensor, guide: Tensor) -> None:
@@ -73,7 +77,7 @@ class KnownGradients:
         )  # fmt: skip
         if value == -math.inf:
             raise IndexError(f"a label is not in 0..{len(guide) - 1}")
-        self.cross_entropy = torch.tensor(value, dtype=torch.float64)
+        self.cross_entropy = torch.tensor(value, dtype=torch.float64, device="cpu")
 
     def backward(self) -> None:
         """Add the gradients of the parameters that lead to the outputs."""

@@ -41,15 +41,17 @@ def guided_loss(logits: Tensor, z: Tensor, y: Tensor, guide: Tensor) -> tuple[Ob
         known = KnownGradients(logits, z, y, guide)
         return known, known.cross_entropy
     own = cross_entropy(logits, y)
-    return own + squared_error(z, guide[y]), own
+    return own + squared_error(z, guide.index_select(0, y)), own
 
 
 def _lie_plainly(logits: Tensor, z: Tensor, y: Tensor, guide: Tensor) -> bool:
-    """Whether all are on the CPU without gaps, of the usual types and shapes, and both outputs lead to parameters."""
+    """Whether all are on the CPU without gaps, of the usual types and shapes, and only the outputs want gradients."""
     return (
         logits.requires_grad
         and z.requires_grad
+        and not guide.requires_grad
         and y.dtype is torch.int64
+        and y.dim() == 1
         and logits.dtype is z.dtype is guide.dtype is torch.float32
         and all(t.is_cpu and t.is_contiguous() for t in (logits, z, y, guide))
         and logits.shape == (len(y), len(guide))

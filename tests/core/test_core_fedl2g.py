@@ -230,6 +230,24 @@ def test_a_clients_round_equals_the_reference(
     assert found.report.samples == len(host.site.partition.train[client])
 
 
+@pytest.mark.parametrize("size", [1.0, 1e4], ids=["unclipped", "clipped"])
+@pytest.mark.parametrize(("method", "width"), [("fedl2g-l", 10), ("fedl2g-f", 512)])
+def test_a_round_in_32_bits_is_the_same_up_to_rounding(
+    method: str, width: int, size: float, tiny: Callable[..., Experiment], site_of: Callable[[Experiment], Site]
+) -> None:
+    """The compiled loss and step, which the rounds above leave to torch since they are in float64."""
+    options = {"name": method, "warmup_rounds": 0}
+    settings = [tiny(precision=precision, method=options, models="small_cnn") for precision in ("float32", "float64")]
+    exact, quick = (Host(site_of(experiment), CPU) for experiment in reversed(settings))
+    guide = size * torch.randn(10, width, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    expected = exact.train(0, 1, {"ids": torch.arange(10), "rows": guide})
+    found = quick.train(0, 1, {"ids": torch.arange(10), "rows": guide.float()})
+    assert found.report.loss == pytest.approx(expected.report.loss, rel=1e-4)
+    for p, q in zip(quick.half(0).model.parameters(), exact.half(0).model.parameters(), strict=True):
+        assert p.dtype == torch.float32
+        torch.testing.assert_close(p.double(), q, rtol=1e-3, atol=1e-5)
+
+
 def test_guidance_pulls_harder_than_the_clip_allows(host_of: Callable[..., Host]) -> None:
     """Without the clip at 100 the "clipped" rounds above would throw the weights away: the limit does act there."""
     host = host_of(method__name="fedl2g-f", clients=3)

@@ -139,6 +139,27 @@ def test_logits_that_do_not_learn_are_left_to_torch() -> None:
     assert own.item() == pytest.approx(math.log(3))
 
 
+@pytest.mark.parametrize("which", ["logits", "features"])
+def test_outputs_with_gaps_are_left_to_torch(which: str) -> None:
+    model, x, y, guide = world(10, 10, 7, "features")
+    features, logits = model(x)
+    outputs = {"logits": logits, "features": features}
+    outputs[which] = _wide(outputs[which])
+    objective, _ = guided_loss(outputs["logits"], outputs["features"], y, guide)
+    objective.backward()
+    expected, _ = slowly(model, x, y, guide, "features")
+    for p, gradient in zip(model.parameters(), expected, strict=True):
+        assert p.grad is not None
+        torch.testing.assert_close(p.grad.double(), gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_a_guide_that_learns_gets_its_gradient() -> None:
+    features, guide = torch.ones(2, 4, requires_grad=True), torch.zeros(3, 4, requires_grad=True)
+    objective, _ = guided_loss(torch.zeros(2, 3, requires_grad=True), features, torch.tensor([0, 1]), guide)
+    objective.backward()
+    torch.testing.assert_close(guide.grad, torch.tensor([-0.25, -0.25, 0.0])[:, None].expand(3, 4))
+
+
 def test_a_guide_with_fewer_rows_than_classes_is_left_to_torch() -> None:
     logits, features = torch.zeros(2, 5, requires_grad=True), torch.ones(2, 4, requires_grad=True)
     objective, own = guided_loss(logits, features, torch.tensor([0, 1]), torch.zeros(3, 4))
@@ -150,6 +171,7 @@ def test_a_guide_with_fewer_rows_than_classes_is_left_to_torch() -> None:
 REFUSED: dict[str, tuple[tuple[int, int], Tensor, tuple[int, int]]] = {
     "a guide of another width": ((2, 3), torch.tensor([0, 1]), (3, 4)),
     "more samples than labels": ((3, 3), torch.tensor([0, 1]), (3, 3)),
+    "a column of labels": ((2, 3), torch.tensor([[0], [1]]), (3, 3)),
     "labels of another type": ((2, 3), torch.tensor([0, 1], dtype=torch.int32), (3, 3)),
 }
 
@@ -158,7 +180,7 @@ REFUSED: dict[str, tuple[tuple[int, int], Tensor, tuple[int, int]]] = {
 def test_what_torch_refuses_is_refused(case: str) -> None:
     shape, y, guide = REFUSED[case]
     logits = torch.zeros(shape, requires_grad=True)
-    with pytest.raises((RuntimeError, ValueError), match=r"size|Long"):
+    with pytest.raises((RuntimeError, ValueError), match=r"size|Long|[Ii]ndex|target"):
         guided_loss(logits, logits, y, torch.zeros(guide))
 
 

@@ -35,6 +35,7 @@ class OpenEngine(SimulationEngine):
     """A simulation's engine that treats refusing sites and unusable replies as a deployment does."""
 
     _refusal = engine_module.GridEngine._refusal
+    _before_asking_again = engine_module.GridEngine._before_asking_again
     _judge = DeploymentEngine._judge
     check: Callable[[Reply], None]
 
@@ -338,6 +339,14 @@ def test_in_a_simulation_a_restarting_actor_is_waited_for_but_not_forever(
     else:
         with pytest.raises(RunError, match=r"client 1 failed 12 times in a row; .* restarting"):
             list(engine.train(2, [0, 1, 2], broadcast(site)))
+
+
+def test_in_a_simulation_a_reply_that_is_too_large_ends_the_run_at_once(tmp_path: Path, clock: FakeClock) -> None:
+    site = tiny_site(execution={"maximum_reply_mb": 0.001, "below_minimum": "wait"})
+    engine = SimulationEngine(FakeSimulation(tmp_path / "stores", 3, clock), site, owns=False)  # type: ignore[arg-type]
+    with pytest.raises(RunError, match=r"^client 0: .* at most"):
+        list(engine.train(1, [0, 1, 2], broadcast(site)))
+    assert clock.now < 1
 
 
 def test_in_a_simulation_a_mistake_in_a_method_ends_the_run_at_once_with_its_traceback(

@@ -38,7 +38,7 @@ class Patience:
     poll_seconds: float
     first_pause: float  # before a failed request is sent again; doubled each time
     longest_pause: float = 30.0
-    attempts: int | None = None  # a client that fails so often ends the run; None: it is tried until the deadline
+    attempts: int | None = None  # a node that fails so often ends the run; None: it is tried until the deadline
 
     def pause(self, failures: int) -> float:
         """Seconds to wait after so many failures."""
@@ -158,7 +158,8 @@ class GridEngine:
                 if message.has_error():
                     reasons[client] = self._failed(kind, request, client, message)
                     failures[client] += 1
-                    self._give_up(client, failures[client], reasons[client])
+                    if failures[client] == self.patience.attempts:
+                        raise RunError(f"client {client} failed {failures[client]} times in a row; {reasons[client]}")
                     due[client] = time.monotonic() + self.patience.pause(failures[client])
                     continue
                 reasons.pop(client)
@@ -180,13 +181,13 @@ class GridEngine:
                     )
                 late = True
             if not due and not asked and good < minimum and execution.below_minimum == "wait":
+                self._before_asking_again(absent.values())
                 _log.warning(
                     "round %d: all have answered, but only %d of %d replies can be used; asking again: %s",
                     *(request.round, good, minimum, ", ".join(f"client {client}" for client in sorted(absent))),
                 )
                 failures.update(absent.keys())
                 for answered, absence in absent.items():
-                    self._give_up(answered, failures[answered], absence.reason)
                     due[answered] = time.monotonic() + self.patience.pause(failures[answered])
                     reasons[answered] = absence.reason
                 absent.clear()
@@ -239,9 +240,8 @@ class GridEngine:
         _log.warning("%s, round %d, client %d: %s; asking again", kind, request.round, client, reason)
         return reason
 
-    def _give_up(self, client: int, failures: int, reason: str) -> None:
-        if self.patience.attempts is not None and failures >= self.patience.attempts:
-            raise RunError(f"client {client} failed {failures} times in a row; {reason}")
+    def _before_asking_again(self, absences: Iterable[Absence]) -> None:
+        """Too few answers can be used, and all have answered: raise if asking again is in vain."""
 
     def _refusal(self, kind: Kind, request: Request, client: int, refusal: Refused) -> Absence:
         """A node said why it did not do what it was asked."""

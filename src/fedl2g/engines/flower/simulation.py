@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -166,6 +166,10 @@ class SimulationEngine(GridEngine):
     def _refusal(self, kind: Kind, request: Request, client: int, refusal: Refused) -> Absence:
         raise error_of(refusal)  # all clients are this machine's: what one of them meets is the run's own error
 
+    def _before_asking_again(self, absences: Iterable[Absence]) -> None:
+        for absence in absences:  # on this machine it would answer the same again
+            raise RunError(f"client {absence.client}: {absence.reason}")
+
 
 def client_app(root: Path) -> ClientApp:
     """The app that the simulation's actors run for every node."""
@@ -188,8 +192,8 @@ def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: M
         return Message(serve(node, request), reply_to=message)
     except FedL2GError as error:
         refusal = messages.pack_refusal(error)
-    except Exception:  # a mistake is told once, in its own words; Flower would call it a failed node, to be asked again
-        refusal = messages.pack_refusal(FedL2GError(traceback.format_exc()[-messages.REASON_LIMIT :]))
+    except Exception:  # told once, in its own words: Flower would call it a failed node, which is asked again
+        refusal = messages.pack_refusal(FedL2GError(traceback.format_exc(limit=-5)))
     return Message(refusal, reply_to=message)
 
 
