@@ -73,18 +73,45 @@ _ADDRESS, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _call = ctypes.CFUNCTYPE(_REAL, _ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _REAL, _REAL)(_compiled.address or 0)
 
 
-def clipped_step(parameters: Sequence[Tensor], gradients: Sequence[Tensor], lr: float, clip: float) -> float:
-    """Move the parameters against their gradients, the norm of these clipped. Returns the norm before clipping.
+class ClippedStep:
+    """The step of these parameters. It only works as long as they lie where they do now; otherwise it does nothing."""
 
-    Parameters and gradients must be 32-bit numbers on the CPU, each pair in the same order and without gaps.
-    """
-    places = array("Q", [p.data_ptr() for p in parameters])
-    slopes = array("Q", [g.data_ptr() for g in gradients])
-    sizes = array("q", [p.numel() for p in parameters])
-    before = torch.empty(BLOCK, dtype=torch.float32, device="cpu")
-    norm: float = _call(_at(places), _at(slopes), _at(sizes), len(sizes), before.data_ptr(), lr, clip)
-    increment_version(parameters)
-    return norm
+    def __init__(self, parameters: Sequence[Tensor], lr: float, clip: float) -> None:
+        self._lr, self._clip = lr, clip
+        self._parameters = parameters if all(_is_plain(p) for p in parameters) else []
+        self._memory = [
+            p.detach() for p in self._parameters
+        ]  # as long as it is held, nothing else can come to lie there
+        self._places = array("Q", [p.data_ptr() for p in self._memory])
+        self._sizes = array("q", [p.numel() for p in self._memory])
+        self._strides = [p.stride() for p in self._memory]
+        self._before = torch.empty(BLOCK, dtype=torch.float32, device="cpu")
+
+    def __call__(self) -> float | None:
+        """Move the parameters against their gradients, the norm of these clipped.
+
+        Returns the norm before clipping; None, with nothing moved, if a parameter has no gradient or if one of them
+        is not a 32-bit number on the CPU, in the same order as the other and without gaps.
+        """
+        slopes = array("Q")
+        # Every look at a tensor counts: in a small network's training step they are cold, and take a percent of it.
+        for p, place, strides in zip(self._parameters, self._places, self._strides, strict=True):
+            g = p.grad  # of the type, shape and device of its parameter, which torch sees to
+            if g is None or g.stride() != strides or p.data_ptr() != place:
+                return None
+            slopes.append(g.data_ptr())
+        if not slopes:
+            return None
+        norm: float = _call(
+            _at(self._places), _at(slopes), _at(self._sizes), len(slopes), self._before.data_ptr(), self._lr, self._clip
+        )
+        increment_version(self._parameters)
+        return norm
+
+
+def _is_plain(p: Tensor) -> bool:
+    whole = p.is_contiguous() or p.is_contiguous(memory_format=torch.channels_last)
+    return p.is_cpu and p.dtype is torch.float32 and whole
 
 
 def _at(numbers: array[int]) -> int:

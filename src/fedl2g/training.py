@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from fedl2g.losses import Objective
 from fedl2g.profiling import DATA, GRADIENT, OPTIMISER, watch
+
+if TYPE_CHECKING:
+    from fedl2g.descent import ClippedStep
 
 # (objective to minimise, cross entropy of the client's own model alone: the paper's "original local loss")
 Loss = Callable[[Tensor, Tensor], tuple[Objective, Tensor]]
@@ -23,36 +28,30 @@ class Update:
         self.parameters = [p for p in parameters if p.requires_grad]
         self.lr = lr
         self.clip = clip
-        self._strides = [p.stride() if _has_no_gaps(p) else None for p in self.parameters]
 
     def step(self) -> None:
         """Move the parameters against their gradients and forget the gradients."""
+        if self.clip == math.inf or self._in_one_pass() is None:
+            self._in_two_passes()
+        for p in self.parameters:
+            p.grad = None
+
+    @cached_property
+    def _in_one_pass(self) -> ClippedStep:
+        from fedl2g.descent import ClippedStep  # compiled on import, in a second
+
+        return ClippedStep(self.parameters, self.lr, self.clip)
+
+    def _in_two_passes(self) -> None:
         moving: list[Tensor] = [p for p in self.parameters if p.grad is not None]
         if not moving:
             return
         gradients = [p.grad for p in moving if p.grad is not None]
-        if self.clip < math.inf and self._lie_alike(moving, gradients):
-            from fedl2g.descent import clipped_step  # compiled on import, in a second
-
-            clipped_step(moving, gradients, self.lr, self.clip)
-        else:
-            with torch.no_grad():
-                if self.clip < math.inf:
-                    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-                    torch._foreach_mul_(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
-                torch._foreach_add_(moving, gradients, alpha=-self.lr)
-        for p in moving:
-            p.grad = None
-
-    def _lie_alike(self, moving: list[Tensor], gradients: list[Tensor]) -> bool:
-        """Whether all parameters and their gradients are 32-bit numbers on the CPU, in one order and without gaps."""
-        return self._strides == [g.stride() for g in gradients] and all(
-            p.is_cpu and p.dtype is g.dtype is torch.float32 for p, g in zip(moving, gradients, strict=True)
-        )
-
-
-def _has_no_gaps(p: Tensor) -> bool:
-    return p.is_contiguous() or p.is_contiguous(memory_format=torch.channels_last)
+        with torch.no_grad():
+            if self.clip < math.inf:
+                norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+                torch._foreach_mul_(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
+            torch._foreach_add_(moving, gradients, alpha=-self.lr)
 
 
 class ImageView:

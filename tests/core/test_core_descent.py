@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedl2g import descent
-from fedl2g.descent import BLOCK, clipped_step
+from fedl2g.descent import BLOCK, ClippedStep
 from fedl2g.training import Update
 
 SIZES = (1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5, 2)
@@ -20,6 +20,15 @@ LR = 0.05
 def tensors(scale: float = 1.0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(3)
     return [scale * torch.randn(size, generator=generator) for size in SIZES]
+
+
+def clipped_step(parameters: list[Tensor], gradients: list[Tensor], lr: float, clip: float) -> float:
+    """One step with these gradients; returns their norm."""
+    for p, g in zip(parameters, gradients, strict=True):
+        p.grad = g
+    norm = ClippedStep(parameters, lr, clip)()
+    assert norm is not None
+    return norm
 
 
 def slowly(parameters: list[Tensor], gradients: list[Tensor], clip: float) -> tuple[list[Tensor], float]:
@@ -89,22 +98,24 @@ def network(layout: torch.memory_format = torch.contiguous_format) -> nn.Module:
 
 
 @pytest.fixture
-def steps_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many parameters each step in one pass had."""
-    found: list[int] = []
+def steps_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each step, whether it was made in one pass."""
+    found: list[bool] = []
+    step = ClippedStep.__call__
 
-    def counted(parameters: list[Tensor], *others: Any) -> float:
-        found.append(len(parameters))
-        return clipped_step(parameters, *others)
+    def noted(self: ClippedStep) -> float | None:
+        norm = step(self)
+        found.append(norm is not None)
+        return norm
 
-    monkeypatch.setattr(descent, "clipped_step", counted)
+    monkeypatch.setattr(ClippedStep, "__call__", noted)
     return found
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("clip", [0.5, 100.0])
 def test_networks_in_both_layouts_train_as_with_torch(
-    layout: torch.memory_format, clip: float, steps_in_one_pass: list[int]
+    layout: torch.memory_format, clip: float, steps_in_one_pass: list[bool]
 ) -> None:
     ours = network(layout)
     theirs = copy.deepcopy(ours)
@@ -118,12 +129,12 @@ def test_networks_in_both_layouts_train_as_with_torch(
         update.step()
         optimizer.step()
         optimizer.zero_grad()
-    assert steps_in_one_pass == [8] * 4
+    assert steps_in_one_pass == [True] * 4
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_what_lies_in_memory_another_way_takes_the_two_passes(steps_in_one_pass: list[int]) -> None:
+def test_what_lies_in_memory_another_way_takes_the_two_passes(steps_in_one_pass: list[bool]) -> None:
     memory = torch.arange(12.0)
     with_gaps = nn.Parameter(memory[::2])
     with_gaps.grad = torch.ones(6)
@@ -136,7 +147,7 @@ def test_what_lies_in_memory_another_way_takes_the_two_passes(steps_in_one_pass:
     with_gaps.grad = torch.ones(6)
     Update([with_gaps, nn.Parameter(torch.zeros(6))], 1.0, clip=100.0).step()  # the second has no gradient
     assert memory.tolist() == [-2, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11]
-    assert steps_in_one_pass == []
+    assert steps_in_one_pass == [False] * 3
 
 
 def test_autograd_notices_that_the_parameters_have_moved() -> None:
@@ -164,6 +175,25 @@ def test_the_bits_do_not_depend_on_where_tensors_lie() -> None:
         found.add((norm, torch.cat(parameters).numpy().tobytes()))
     assert norm > 20.0
     assert len(found) == 1
+
+
+def test_a_network_that_moves_after_its_first_step_is_stepped_where_it_is(steps_in_one_pass: list[bool]) -> None:
+    model = nn.Linear(3, 1, bias=False)
+    update = Update(model.parameters(), lr=0.5, clip=100.0)
+    moves: list[tuple[bool, Callable[[], Any]]] = [
+        (True, lambda: model),
+        (False, lambda: setattr(model.weight, "data", model.weight.data.clone())),
+        (False, lambda: model.to(torch.float64)),
+        (False, lambda: model.to(torch.bfloat16)),
+    ]
+    for _, move in moves:
+        move()
+        nn.init.ones_(model.weight)
+        model.weight.grad = torch.ones_like(model.weight)
+        update.step()
+        assert model.weight.tolist() == [[0.5, 0.5, 0.5]]
+        assert model.weight.grad is None
+    assert steps_in_one_pass == [one_pass for one_pass, _ in moves]
 
 
 def test_a_network_that_changes_its_type_after_the_update_was_made_is_stepped_as_it_is() -> None:
