@@ -74,14 +74,13 @@ _call = ctypes.CFUNCTYPE(_REAL, _ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _ADDRESS, 
 
 
 class ClippedStep:
-    """The step of these parameters. It only works as long as they lie where they do now; otherwise it does nothing."""
+    """The step of these parameters, as long as they lie where they do now."""
 
     def __init__(self, parameters: Sequence[Tensor], lr: float, clip: float) -> None:
         self._lr, self._clip = lr, clip
         self._parameters = parameters if all(_is_plain(p) for p in parameters) else []
-        self._memory = [
-            p.detach() for p in self._parameters
-        ]  # as long as it is held, nothing else can come to lie there
+        # As long as their memory is held, nothing else can come to lie there.
+        self._memory = [p.detach() for p in self._parameters]
         self._places = array("Q", [p.data_ptr() for p in self._memory])
         self._sizes = array("q", [p.numel() for p in self._memory])
         self._strides = [p.stride() for p in self._memory]
@@ -111,7 +110,7 @@ class ClippedStep:
 
 def _is_plain(p: Tensor) -> bool:
     whole = p.is_contiguous() or p.is_contiguous(memory_format=torch.channels_last)
-    return p.is_cpu and p.dtype is torch.float32 and whole
+    return whole and p.is_cpu and p.dtype is torch.float32 and p.grad_dtype is torch.float32
 
 
 def _at(numbers: array[int]) -> int:
