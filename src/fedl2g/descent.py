@@ -4,7 +4,8 @@ Clipping needs the norm of all gradients before the first parameter may move. Th
 larger than the caches, and costs a few percent of a training step. Here a block of parameters moves at once, as if
 nothing were to be clipped, while the squares of its gradients are added up. When the limit breaks, the last block is
 put back, the rest is only measured, and then all are brought to where the clipped step ends. Up to the last block the
-norm was within the limit, so what has to be taken back there is small and costs no precision.
+norm was within the limit, so no parameter has gone further than lr * clip, and coming back costs it half a unit in the
+last place of that at most.
 """
 
 from __future__ import annotations
@@ -74,43 +75,35 @@ _call = ctypes.CFUNCTYPE(_REAL, _ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _ADDRESS, 
 
 
 class ClippedStep:
-    """The step of these parameters, as long as they lie where they do now."""
+    """The step of these parameters: 32-bit numbers on the CPU without gaps, with gradients of the same type."""
 
-    def __init__(self, parameters: Sequence[Tensor], lr: float, clip: float) -> None:
-        self._lr, self._clip = lr, clip
-        self._parameters = parameters if all(_is_plain(p) for p in parameters) else []
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
         # As long as their memory is held, nothing else can come to lie there.
-        self._memory = [p.detach() for p in self._parameters]
-        self._places = array("Q", [p.data_ptr() for p in self._memory])
-        self._sizes = array("q", [p.numel() for p in self._memory])
-        self._strides = [p.stride() for p in self._memory]
+        self._memory = [p.detach() for p in parameters]
+        self._places = array("Q", [p.data_ptr() for p in parameters])
+        self._sizes = array("q", [p.numel() for p in parameters])
+        self._strides = [p.stride() for p in parameters]
         self._before = torch.empty(BLOCK, dtype=torch.float32, device="cpu")
+        self.norm = math.nan  # of the last step's gradients, before clipping
 
-    def __call__(self) -> float | None:
+    def __call__(self, lr: float, clip: float) -> bool:
         """Move the parameters against their gradients, the norm of these clipped.
 
-        Returns the norm before clipping; None, with nothing moved, if a parameter has no gradient or if one of them
-        is not a 32-bit number on the CPU, in the same order as the other and without gaps.
+        False, with nothing moved, if a parameter has moved elsewhere, has no gradient, or one in another order.
         """
         slopes = array("Q")
         # Every look at a tensor counts: in a small network's training step they are cold, and take a percent of it.
         for p, place, strides in zip(self._parameters, self._places, self._strides, strict=True):
             g = p.grad  # of the type, shape and device of its parameter, which torch sees to
             if g is None or g.stride() != strides or p.data_ptr() != place:
-                return None
+                return False
             slopes.append(g.data_ptr())
-        if not slopes:
-            return None
-        norm: float = _call(
-            _at(self._places), _at(slopes), _at(self._sizes), len(slopes), self._before.data_ptr(), self._lr, self._clip
+        self.norm = _call(
+            _at(self._places), _at(slopes), _at(self._sizes), len(slopes), self._before.data_ptr(), lr, clip
         )
         increment_version(self._parameters)
-        return norm
-
-
-def _is_plain(p: Tensor) -> bool:
-    whole = p.is_contiguous() or p.is_contiguous(memory_format=torch.channels_last)
-    return whole and p.is_cpu and p.dtype is torch.float32 and p.grad_dtype is torch.float32
+        return True
 
 
 def _at(numbers: array[int]) -> int:

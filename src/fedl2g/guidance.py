@@ -54,7 +54,7 @@ def guiding_gradient(
         torch.enable_grad(),
     ):
         mask = _generator_state(device)
-        out = model(x)
+        out = outputs_at(parameters, x)
         z = out[column]
         objective = cross_entropy(out[1], y) + squared_error(z, guide[y])
         gradients = torch.autograd.grad(objective, parameters, allow_unused=True, materialize_grads=True)

@@ -25,24 +25,27 @@ class Update:
     """Plain SGD with the gradient norm clipped: no momentum, no weight decay, no schedule."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, clip: float = math.inf) -> None:
-        self.parameters = [p for p in parameters if p.requires_grad]
+        self.parameters = [p for p in dict.fromkeys(parameters) if p.requires_grad]
         self.lr = lr
         self.clip = clip
 
     def step(self) -> None:
         """Move the parameters against their gradients and forget the gradients."""
-        if self.clip == math.inf or self._in_one_pass() is None:
-            self._in_two_passes()
+        if self.clip == math.inf or self._clipped_step is None or not self._clipped_step(self.lr, self.clip):
+            self._step_by_torch()
         for p in self.parameters:
             p.grad = None
 
     @cached_property
-    def _in_one_pass(self) -> ClippedStep:
+    def _clipped_step(self) -> ClippedStep | None:
+        """The compiled step, for 32-bit numbers on the CPU that lie in memory without gaps."""
+        if not all(map(_is_plain, self.parameters)):
+            return None
         from fedl2g.descent import ClippedStep  # compiled on import, in a second
 
-        return ClippedStep(self.parameters, self.lr, self.clip)
+        return ClippedStep(self.parameters)
 
-    def _in_two_passes(self) -> None:
+    def _step_by_torch(self) -> None:
         moving: list[Tensor] = [p for p in self.parameters if p.grad is not None]
         if not moving:
             return
@@ -52,6 +55,11 @@ class Update:
                 norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
                 torch._foreach_mul_(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
             torch._foreach_add_(moving, gradients, alpha=-self.lr)
+
+
+def _is_plain(p: Tensor) -> bool:
+    whole = p.is_contiguous() or p.is_contiguous(memory_format=torch.channels_last)
+    return whole and p.is_cpu and p.dtype is torch.float32 and p.grad_dtype is torch.float32
 
 
 class ImageView:

@@ -26,9 +26,9 @@ def clipped_step(parameters: list[Tensor], gradients: list[Tensor], lr: float, c
     """One step with these gradients; returns their norm."""
     for p, g in zip(parameters, gradients, strict=True):
         p.grad = g
-    norm = ClippedStep(parameters, lr, clip)()
-    assert norm is not None
-    return norm
+    step = ClippedStep(parameters)
+    assert step(lr, clip)
+    return step.norm
 
 
 def slowly(parameters: list[Tensor], gradients: list[Tensor], clip: float) -> tuple[list[Tensor], float]:
@@ -103,10 +103,9 @@ def steps_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
     step = ClippedStep.__call__
 
-    def noted(self: ClippedStep) -> float | None:
-        norm = step(self)
-        found.append(norm is not None)
-        return norm
+    def noted(self: ClippedStep, lr: float, clip: float) -> bool:
+        found.append(step(self, lr, clip))
+        return found[-1]
 
     monkeypatch.setattr(ClippedStep, "__call__", noted)
     return found
@@ -144,10 +143,44 @@ def test_what_lies_in_memory_another_way_takes_the_two_passes(steps_in_one_pass:
     assert memory.tolist() == [-1, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11]
     Update([other_order], 1.0, clip=100.0).step()
     assert other_order.tolist() == [[0, -2, -4], [-1, -3, -5]]
-    with_gaps.grad = torch.ones(6)
-    Update([with_gaps, nn.Parameter(torch.zeros(6))], 1.0, clip=100.0).step()  # the second has no gradient
-    assert memory.tolist() == [-2, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11]
-    assert steps_in_one_pass == [False] * 3
+    assert steps_in_one_pass == [False]  # gaps are seen before the step is compiled
+
+
+def test_without_a_gradient_for_all_it_takes_the_two_passes(steps_in_one_pass: list[bool]) -> None:
+    used, unused = nn.Parameter(torch.zeros(6)), nn.Parameter(torch.zeros(6))
+    used.grad = torch.ones(6)
+    Update([used, unused], 1.0, clip=100.0).step()
+    assert used.tolist() == [-1.0] * 6
+    assert unused.tolist() == [0.0] * 6
+    assert steps_in_one_pass == [False]
+
+
+def test_gradients_of_another_type_take_the_two_passes(steps_in_one_pass: list[bool]) -> None:
+    p = nn.Parameter(torch.zeros(2))
+    p.grad_dtype = torch.float64
+    p.grad = torch.tensor([30.0, 40.0], dtype=torch.float64)
+    Update([p], 1.0, clip=5.0).step()
+    torch.testing.assert_close(p.detach(), torch.tensor([-3.0, -4.0]))
+    assert steps_in_one_pass == []
+
+
+def test_a_rate_and_a_limit_that_change_are_those_of_the_next_step() -> None:
+    p = nn.Parameter(torch.zeros(2))
+    update = Update([p], lr=1.0, clip=5.0)
+    expected = torch.zeros(2)
+    for update.lr, update.clip, step in ((1.0, 5.0, 0.1), (0.5, 5.0, 0.05), (0.5, 500.0, 0.5)):
+        p.grad = torch.tensor([30.0, 40.0])
+        expected -= step * p.grad
+        update.step()
+        torch.testing.assert_close(p.detach(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_parameter_of_two_networks_moves_once(dtype: torch.dtype) -> None:
+    p = nn.Parameter(torch.zeros(2, dtype=dtype))
+    p.grad = torch.tensor([30.0, 40.0], dtype=dtype)
+    Update([p, p], lr=1.0, clip=5.0).step()
+    torch.testing.assert_close(p.detach(), torch.tensor([-3.0, -4.0], dtype=dtype))
 
 
 def test_autograd_notices_that_the_parameters_have_moved() -> None:

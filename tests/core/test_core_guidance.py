@@ -70,6 +70,24 @@ class Counting(nn.Module):
         return features
 
 
+class Remembering(nn.Module):
+    """Answers by a mean that it keeps in a new tensor after every pass, unless it is forgetful."""
+
+    forgetful = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("seen", torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.layer(x.flatten(1)[:, :WIDTH])
+        seen = 0.5 * self.seen + features.detach().mean(0)
+        if not self.forgetful:
+            self.seen = seen
+        return features * seen
+
+
 NETWORKS: dict[str, Callable[[], SplitModel]] = {
     "small_cnn": lambda: built("small_cnn"),
     "cnn4": lambda: built("cnn4"),
@@ -79,6 +97,7 @@ NETWORKS: dict[str, Callable[[], SplitModel]] = {
     "small_mobilenet": lambda: built("small_mobilenet"),
     "transformer": transformer,
     "counting": lambda: SplitModel(nn.Sequential(Counting(), nn.Linear(WIDTH, WIDTH)), nn.Linear(WIDTH, CLASSES)),
+    "remembering": lambda: SplitModel(Remembering(), nn.Linear(WIDTH, CLASSES)),
     "tied": lambda: SplitModel(Tied(), nn.Linear(WIDTH, CLASSES)),
 }
 
@@ -105,7 +124,7 @@ def scattered(ids: Tensor, rows: Tensor, guide: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("space", ["logits", "features"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "remembering"])  # the reference remembers
 def test_equals_the_double_backward(name: str, space: str, double_backward: Reference) -> None:
     given = problem(name, space)
     expected = double_backward(**given)
@@ -214,6 +233,16 @@ def test_changes_nothing(name: str, mixed: bool) -> None:
     before = everything(model)
     guiding_gradient(**given)
     assert_untouched(before, everything(model))
+
+
+def test_no_pass_sees_what_another_one_left_in_a_buffer() -> None:
+    given = problem("remembering", "features")
+    network = given["model"].extractor
+    before = network.seen
+    found = guiding_gradient(**given)[1]
+    assert network.seen is before
+    network.forgetful = True
+    torch.testing.assert_close(found, guiding_gradient(**given)[1], rtol=1e-12, atol=0)
 
 
 def test_is_the_same_inside_no_grad() -> None:

@@ -138,6 +138,7 @@ class FakeSimulation:
     def __init__(self, root: Path, clients: int, clock: FakeClock) -> None:
         self.root = root
         self.nodes = clients
+        self.error: BaseException | None = None
         self.grid = FakeGrid({100 + client: FakeNode(honest(root, client)) for client in range(clients)}, clock)
 
     def close(self) -> None:

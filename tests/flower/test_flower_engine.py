@@ -341,6 +341,24 @@ def test_in_a_simulation_a_restarting_actor_is_waited_for_but_not_forever(
             list(engine.train(2, [0, 1, 2], broadcast(site)))
 
 
+def test_when_flower_itself_has_ended_nobody_is_waited_for(tmp_path: Path, clock: FakeClock) -> None:
+    site = tiny_site()
+    fake = FakeSimulation(tmp_path / "stores", 3, clock)
+    fake.grid.nodes.clear()
+    fake.error = OSError("no space left")
+    engine = SimulationEngine(fake, site, owns=False)  # type: ignore[arg-type]
+    with pytest.raises(RunError, match="simulation ended: no space left"):
+        list(engine.train(1, [0, 1, 2], broadcast(site)))
+    assert clock.now < 1
+
+
+def test_of_a_long_refusal_the_last_words_are_kept() -> None:
+    records = messages.pack_refusal(RunError("x" * 10**6 + " the error"))
+    with pytest.raises(messages.Refused, match=r"x the error$") as refused:
+        messages.unpack_identity(records, 3)
+    assert len(str(refused.value)) < 6000
+
+
 def test_in_a_simulation_a_reply_that_is_too_large_ends_the_run_at_once(tmp_path: Path, clock: FakeClock) -> None:
     site = tiny_site(execution={"maximum_reply_mb": 0.001, "below_minimum": "wait"})
     engine = SimulationEngine(FakeSimulation(tmp_path / "stores", 3, clock), site, owns=False)  # type: ignore[arg-type]

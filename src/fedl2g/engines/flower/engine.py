@@ -158,7 +158,7 @@ class GridEngine:
                 if message.has_error():
                     reasons[client] = self._failed(kind, request, client, message)
                     failures[client] += 1
-                    if failures[client] == self.patience.attempts:
+                    if self.patience.attempts is not None and failures[client] >= self.patience.attempts:
                         raise RunError(f"client {client} failed {failures[client]} times in a row; {reasons[client]}")
                     due[client] = time.monotonic() + self.patience.pause(failures[client])
                     continue

@@ -23,7 +23,7 @@ _SERIALISATION = "safetensors"
 _COUNT_LIMIT = 2**40  # no client has more samples or takes more steps than this
 _SECONDS_LIMIT = 1e9  # nor trains longer: sums of what many clients say must stay numbers
 _NAME_LIMIT = 64
-_REASON_LIMIT = 2000  # characters of the words in which a node refuses
+_REASON_LIMIT = 5_000  # characters of the words in which a node refuses: the last ones, which name the error
 _OTHERS_LIMIT = 16  # further predictors of a method
 
 
@@ -147,7 +147,7 @@ class Refused(FedL2GError):
 
 def pack_refusal(error: FedL2GError) -> RecordDict:
     """The records that tell the server why a request was not carried out."""
-    return RecordDict({"refusal": ConfigRecord({"kind": type(error).__name__, "message": str(error)[:_REASON_LIMIT]})})
+    return RecordDict({"refusal": ConfigRecord({"kind": type(error).__name__, "message": str(error)[-_REASON_LIMIT:]})})
 
 
 def _raise_refusal(records: RecordDict) -> None:
@@ -156,7 +156,7 @@ def _raise_refusal(records: RecordDict) -> None:
         kind, message = refusal.get("kind"), refusal.get("message")
         if not isinstance(kind, str) or not isinstance(message, str) or not message.strip():
             raise PayloadError("the refusal that arrived gives no reason")
-        raise Refused(kind[:_NAME_LIMIT], message[:_REASON_LIMIT])
+        raise Refused(kind[:_NAME_LIMIT], message[-_REASON_LIMIT:])
 
 
 def _check_sender(records: RecordDict, *, client: int, run: str, round: int) -> None:

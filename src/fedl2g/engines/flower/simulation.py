@@ -74,6 +74,7 @@ class Simulation:
 
     def __init__(self, nodes: int, workers: int) -> None:
         self.nodes = nodes
+        self.error: BaseException | None = None  # why the simulation ended before its time
         self.root = Path(tempfile.mkdtemp(prefix="fedl2g-flower-"))
         self._workers = min(workers, nodes)
         self._grids: queue.Queue[Grid | BaseException] = queue.Queue()
@@ -103,9 +104,8 @@ class Simulation:
         try:
             run_simulation(server, client_app(self.root), self.nodes, backend_config=backend)  # type: ignore[arg-type]
         except BaseException as error:
-            self._grids.put(error)
-            if not self._closing.is_set():
-                _log.error("Flower's simulation ended: %s", error)
+            self.error = error
+            self._grids.put(error)  # for who waits for the start
 
     def close(self) -> None:
         """End the simulation and remove its clients."""
@@ -167,8 +167,13 @@ class SimulationEngine(GridEngine):
         raise error_of(refusal)  # all clients are this machine's: what one of them meets is the run's own error
 
     def _before_asking_again(self, absences: Iterable[Absence]) -> None:
-        for absence in absences:  # on this machine it would answer the same again
-            raise RunError(f"client {absence.client}: {absence.reason}")
+        absence = next(iter(absences))  # on this machine it would answer the same again
+        raise RunError(f"client {absence.client}: {absence.reason}")
+
+    def _meet(self, looking: bool) -> None:
+        if self.simulation.error is not None:  # nobody would ever answer
+            raise RunError(f"Flower's simulation ended: {self.simulation.error}") from self.simulation.error
+        super()._meet(looking)
 
 
 def client_app(root: Path) -> ClientApp:
@@ -193,7 +198,7 @@ def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: M
     except FedL2GError as error:
         refusal = messages.pack_refusal(error)
     except Exception:  # told once, in its own words: Flower would call it a failed node, which is asked again
-        refusal = messages.pack_refusal(FedL2GError(traceback.format_exc(limit=-5)))
+        refusal = messages.pack_refusal(FedL2GError(traceback.format_exc()))
     return Message(refusal, reply_to=message)
 
 
