@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numba import cfunc
 from torch import Tensor
+from torch.autograd import Variable
 
 
 def _differentiate(
@@ -70,7 +71,7 @@ class KnownGradients:
 
     def __init__(self, logits: Tensor, z: Tensor, y: Tensor, guide: Tensor) -> None:
         self._outputs = (logits,) if z is logits else (logits, z)
-        self._gradients = [torch.empty_like(output) for output in self._outputs]
+        self._gradients = tuple([torch.empty_like(output) for output in self._outputs])
         value: float = _call(
             logits.data_ptr(), z.data_ptr(), y.data_ptr(), guide.data_ptr(), len(y), *guide.shape,
             self._gradients[0].data_ptr(), self._gradients[-1].data_ptr(), z is logits,
@@ -80,5 +81,11 @@ class KnownGradients:
         self.cross_entropy = torch.tensor(value, dtype=torch.float64, device="cpu")
 
     def backward(self) -> None:
-        """Add the gradients of the parameters that lead to the outputs."""
-        torch.autograd.backward(self._outputs, self._gradients)
+        """Add the gradients of the parameters that lead to the outputs.
+
+        As `torch.autograd.backward(outputs, gradients)` does, without its comparison of their symbolic shapes, which
+        are equal here: it takes as long as 2 to 4 % of a small network's training step.
+        """
+        Variable._execution_engine.run_backward(
+            self._outputs, self._gradients, False, False, (), allow_unreachable=True, accumulate_grad=True
+        )
