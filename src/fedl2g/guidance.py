@@ -87,7 +87,7 @@ def guiding_gradient(
 def _in_place_of(model: nn.Module, others: Mapping[Tensor, Tensor]) -> Iterator[None]:
     """The model with other tensors in place of some of its own, everywhere it uses them.
 
-    What `torch.func.functional_call` does, without its search for names, which takes a tenth of a small network's pass.
+    What `torch.func.functional_call` does, without its search for names, which shows in the pass of a small network.
     """
     members: list[dict[str, Any]] = [held for m in model.modules() for held in (m._parameters, m._buffers) if held]
     own = [dict(held) for held in members]

@@ -84,7 +84,7 @@ class KnownGradients:
         """Add the gradients of the parameters that lead to the outputs.
 
         As `torch.autograd.backward(outputs, gradients)` does, without its comparison of their symbolic shapes, which
-        are equal here: it takes as long as 2 to 4 % of a small network's training step.
+        are equal here: it takes some percent of a small network's training step.
         """
         Variable._execution_engine.run_backward(
             self._outputs, self._gradients, False, False, (), allow_unreachable=True, accumulate_grad=True
