@@ -39,7 +39,6 @@ from fedl2g.plugins import load_plugin, loaded_plugins
 
 _PATIENCE = Patience(poll_seconds=0.02, first_pause=0.2, attempts=12)  # two minutes: an actor that died starts again
 _LIMIT = 2**40  # bytes of a broadcast: it comes from this machine
-_log = logging.getLogger(__name__)
 
 
 def open_simulation(site: Site) -> SimulationEngine:
