@@ -38,15 +38,15 @@ from fedl2g.engines.host import Site
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
-from fedl2g.guidance import guiding_gradient
+from fedl2g.learning.guidance import guiding_gradient
+from fedl2g.learning.training import ImageView
 from fedl2g.methods.registry import get_method
 from fedl2g.models import build_model
 from fedl2g.models.calibration import LAYOUTS, _stepper
 from fedl2g.models.catalog import resolve_models
 from fedl2g.process import keep_freed_memory
-from fedl2g.records import RoundRecord
+from fedl2g.round.record import RoundRecord
 from fedl2g.runs.runner import settle_layout
-from fedl2g.training import ImageView
 
 RESULTS = Path(__file__).parent / "results"
 METHODS = ("local", "lg-fedavg", "feddistill", "fedproto", "fedl2g-l", "fedl2g-f", "fedgh", "fml", "fedkd", "fedmrl")

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from fedl2g import load_dataset
 from fedl2g.errors import FedL2GError
-from fedl2g.robustness.attacks import hostile_clients
-from fedl2g.robustness.settings import Attack
+from fedl2g.experiment.policies import Attack
 from fedl2g.runs.batch import run_all
 from fedl2g.runs.comparison import Comparison
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.uploads.attack import hostile_clients
 
 DROPOUT = (0, 0.1, 0.3, 0.5)
 SHARES = (0, 0.1, 0.2, 0.3)

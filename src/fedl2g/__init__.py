@@ -15,16 +15,16 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fedl2g.data import load_dataset, make_partition
     from fedl2g.experiment import Execution, Experiment
-    from fedl2g.guidance import guiding_gradient
+    from fedl2g.learning.guidance import guiding_gradient
     from fedl2g.methods.registry import register_method
-    from fedl2g.records import RunResult
+    from fedl2g.runs.result import RunResult
     from fedl2g.runs.runner import resume, run
 
 _HOMES = {
     "Execution": "experiment",
     "Experiment": "experiment",
-    "RunResult": "records",
-    "guiding_gradient": "guidance",
+    "RunResult": "runs.result",
+    "guiding_gradient": "learning.guidance",
     "load_dataset": "data",
     "make_partition": "data",
     "register_method": "methods.registry",

@@ -18,13 +18,13 @@ from torch import Tensor
 from fedl2g import rng
 from fedl2g.engines.base import Absence, Engine, Evaluation, Selective
 from fedl2g.errors import Diverged, PayloadError
+from fedl2g.learning.profiling import split_round
 from fedl2g.methods.base import Reply, Report, ServerHalf
 from fedl2g.payload import Payload, nbytes
-from fedl2g.privacy.mechanism import sparse
-from fedl2g.profiling import split_round
-from fedl2g.records import Accuracy, RoundRecord
-from fedl2g.robustness.attacks import hostile_clients
-from fedl2g.robustness.availability import Fate, Schedule
+from fedl2g.round.availability import Fate, Schedule
+from fedl2g.round.record import Accuracy, RoundRecord
+from fedl2g.uploads.attack import hostile_clients
+from fedl2g.uploads.mechanism import sparse
 
 if TYPE_CHECKING:
     from fedl2g.experiment import Experiment

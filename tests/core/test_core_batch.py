@@ -16,11 +16,11 @@ import fedl2g
 from fedl2g.errors import FedL2GError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.models import calibration
-from fedl2g.records import RunResult
 from fedl2g.runs import runner
 from fedl2g.runs.batch import run_all
 from fedl2g.runs.comparison import Comparison
 from fedl2g.runs.directory import RunDirectory, find_runs
+from fedl2g.runs.result import RunResult
 
 TINY: dict[str, Any] = {"samples": 80, "partition": "iid", "clients": 2, "rounds": 1, "models": "small_cnn"}
 

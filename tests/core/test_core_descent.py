@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedl2g.descent import BLOCK, ClippedStep
-from fedl2g.training import Update
+from fedl2g.learning.descent import BLOCK, ClippedStep
+from fedl2g.learning.training import Update
 
 SIZES = (1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5, 2)
 LR = 0.05

@@ -11,17 +11,17 @@ import pytest
 import torch
 
 import fedl2g
-from fedl2g.client import Task
 from fedl2g.engines.base import Evaluation
 from fedl2g.engines.host import Host
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import Diverged, RunError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
+from fedl2g.learning.client import Task
 from fedl2g.methods.base import Reply, Report, ServerHalf
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload, TensorSpec
-from fedl2g.records import RoundRecord
+from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.observers import EarlyStop
 

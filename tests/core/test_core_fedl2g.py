@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedl2g import rng
-from fedl2g.client import Task
 from fedl2g.engines.host import Host, Site
 from fedl2g.errors import PayloadError, SettingError
 from fedl2g.experiment import Experiment
+from fedl2g.learning.client import Task
+from fedl2g.learning.training import ImageView
 from fedl2g.methods.base import Reply, Report
 from fedl2g.methods.fedl2g import FeatureOptions, FedL2GClient, FedL2GServer, LogitOptions, initial_guide
-from fedl2g.training import ImageView
 
 TASK = Task(
     classes=3, image_shape=(1, 8, 8), seed=5, rounds=1, auxiliary="small_cnn", feature_dim=2, dtype=torch.float64

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedl2g.known_gradients import KnownGradients
-from fedl2g.losses import Objective, guided_loss
+from fedl2g.learning.known_gradients import KnownGradients
+from fedl2g.learning.losses import Objective, guided_loss
 from fedl2g.models import build_model
 
 SIZES = [(1, 2, 1), (2, 10, 512), (10, 10, 7), (33, 100, 65), (10, 3, 3)]  # samples, classes, width of the features

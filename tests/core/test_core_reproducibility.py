@@ -16,7 +16,7 @@ from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.methods.fedl2g import FedL2GServer
 from fedl2g.methods.registry import method_names
-from fedl2g.records import RoundRecord
+from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
 
 CPU = torch.device("cpu")

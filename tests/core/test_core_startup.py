@@ -18,14 +18,14 @@ from fedl2g.engines.host import resolve_device
 from fedl2g.engines.workers import balance
 from fedl2g.errors import SettingError
 from fedl2g.methods.registry import get_method, method_names, register_method
-from fedl2g.plugins import load_plugin, loaded_plugins
 from fedl2g.process import one_thread, rare_garbage_collection
+from fedl2g.references import load_plugin, loaded_plugins
 
 
 def test_reading_runs_and_listing_names_does_not_load_torch() -> None:
     program = """
 import importlib, sys
-for name in ("fedl2g", "fedl2g.errors", "fedl2g.records", "fedl2g.runs", "fedl2g.runs.directory",
+for name in ("fedl2g", "fedl2g.errors", "fedl2g.runs.records", "fedl2g.runs", "fedl2g.runs.directory",
              "fedl2g.methods.registry", "fedl2g.methods.options", "fedl2g.models.catalog"):
     importlib.import_module(name)
     heavy = sorted({"torch", "torchvision", "sklearn", "matplotlib"} & sys.modules.keys())

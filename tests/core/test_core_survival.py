@@ -29,8 +29,8 @@ from fedl2g.errors import FedL2GError, RunError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.methods.base import Reply
-from fedl2g.plugins import load_plugin
-from fedl2g.records import RoundRecord
+from fedl2g.references import load_plugin
+from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.observers import StopOnInterrupt
 from fedl2g.runs.runner import Interrupted
@@ -511,7 +511,7 @@ def test_a_full_disk_met_by_a_worker_is_the_same_sentence(
 ) -> None:
     plugin = tmp_path / "full_disk.py"
     plugin.write_text(FULL_DISK)
-    monkeypatch.setattr("fedl2g.plugins._loaded", [])
+    monkeypatch.setattr("fedl2g.references._loaded", [])
     load_plugin(str(plugin))
     experiment = tiny(execution__engine="workers", execution__workers=1, method="local")
     with pytest.raises(RunError, match="cannot write the checkpoint of round 1: No space left on device; earlier"):

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedl2g.client import Client, Task
+from fedl2g.learning.client import Client, Task
+from fedl2g.learning.training import ImageView, Update, at_least_two, train, training_batches
 from fedl2g.models import SplitModel
-from fedl2g.training import ImageView, Update, at_least_two, train, training_batches
 
 CPU = torch.device("cpu")
 

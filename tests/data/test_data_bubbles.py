@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedl2g.data import Partition, make_partition
-from fedl2g.data.bubbles import bubble_table, draw_bubbles
 from fedl2g.errors import SettingError
+from fedl2g.report.bubbles import bubble_table, draw_bubbles
 
 
 def test_the_table_shows_sizes_and_grows_its_dots() -> None:

@@ -250,7 +250,7 @@ def test_json_that_is_no_partition_is_refused(text: str) -> None:
 
 def test_naming_datasets_and_partitions_imports_nothing_heavy() -> None:
     code = (
-        "import sys, fedl2g.data.partition, fedl2g.data.bubbles, fedl2g.data as data; data.dataset_names(); "
+        "import sys, fedl2g.data.partition, fedl2g.report.bubbles, fedl2g.data as data; data.dataset_names(); "
         "data.parse_partition('iid'); "
         "print(sorted({'torch', 'torchvision', 'sklearn', 'scipy', 'matplotlib', 'PIL'} & set(sys.modules)))"
     )

@@ -50,11 +50,11 @@ def test_the_example_method_gives_the_same_numbers_on_every_engine(tmp_path: Pat
 def test_memory_of_the_example_method(tmp_path: Path) -> None:
     import torch
 
-    from fedl2g.client import Task
+    from fedl2g.learning.client import Task
     from fedl2g.methods.base import Reply, Report
     from fedl2g.methods.registry import get_method
     from fedl2g.payload import class_vectors
-    from fedl2g.plugins import load_plugin
+    from fedl2g.references import load_plugin
 
     load_plugin(str(EXAMPLE))
     method = get_method("fedema")

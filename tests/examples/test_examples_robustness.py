@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedl2g.robustness.attacks import hostile_clients
-from fedl2g.robustness.settings import Attack
+from fedl2g.experiment.policies import Attack
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.uploads.attack import hostile_clients
 
 FILE = Path(__file__).parents[2] / "examples" / "robustness.py"
 

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from fedl2g.robustness import availability
 from private_network import run_python, run_script
 
 from fedl2g.methods.registry import method_names
-from fedl2g.robustness import availability
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 

@@ -19,19 +19,20 @@ import tomli_w
 import torch
 from fuzz_helpers import Fuzz, replaced, spoiled_text, strange
 
-from fedl2g.client import Task
 from fedl2g.data import Partition
 from fedl2g.engines.base import Evaluation
 from fedl2g.errors import FedL2GError, RunError
 from fedl2g.experiment import Experiment, parse_override
 from fedl2g.federation import Federation
+from fedl2g.learning.client import Task
 from fedl2g.methods.base import Reply, Report
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
-from fedl2g.records import Accuracy, RoundRecord, RunResult
+from fedl2g.round.record import Accuracy, RoundRecord
 from fedl2g.runs.checkpoint import restore_checkpoint, write_checkpoint
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.overview import overview
+from fedl2g.runs.result import RunResult
 
 SETTINGS: dict[str, Any] = {
     **Experiment().model_dump(mode="json", exclude_none=True),

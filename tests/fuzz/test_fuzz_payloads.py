@@ -11,7 +11,7 @@ import torch
 from fuzz_helpers import Fuzz, spoiled_text, strange
 from torch import Tensor
 
-from fedl2g.client import Task
+from fedl2g.learning.client import Task
 from fedl2g.methods.base import ServerHalf
 from fedl2g.methods.low_rank import check_packed, compress
 from fedl2g.methods.registry import get_method

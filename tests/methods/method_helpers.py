@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedl2g.client import Client, Task
+from fedl2g.learning.client import Client, Task
+from fedl2g.learning.training import ImageView
 from fedl2g.methods.base import ClientHalf, Reply, Report, ServerHalf
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
 from fedl2g.rng import torch_stream
-from fedl2g.training import ImageView
 
 CLASSES, FEATURES, BATCH, EPOCHS, LR, SEED = 4, 6, 3, 2, 0.05, 11
 LABELS = ([0, 1, 1, 0, 1, 0, 1], [1, 2, 2, 1, 2], [0, 2])  # by client; class 3 exists nowhere

@@ -8,9 +8,9 @@ import pytest
 import torch
 from method_helpers import CLASSES, FEATURES, World, batches, make_world, samples
 
-from fedl2g.client import Task
 from fedl2g.errors import PayloadError, SettingError
 from fedl2g.experiment import Experiment
+from fedl2g.learning.client import Task
 from fedl2g.methods.registry import get_method, method_names
 from fedl2g.payload import from_bytes, nbytes, to_bytes
 

@@ -18,7 +18,7 @@ from fedl2g.models import calibration
 from fedl2g.paper.catalog import paper_experiment
 from fedl2g.paper.study import Study, duration, estimate_seconds, run_cells
 from fedl2g.paper.tables import provenance, sheets
-from fedl2g.records import RoundRecord
+from fedl2g.round.record import RoundRecord
 
 runner = CliRunner()
 

@@ -20,11 +20,11 @@ from fedl2g.engines.inline import InlineEngine
 from fedl2g.engines.workers import WorkersEngine
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
+from fedl2g.learning.profiling import PARTS, Stopwatch, split_round, total_profile
+from fedl2g.learning.training import ImageView, Update, train
 from fedl2g.methods.registry import get_method
-from fedl2g.profiling import PARTS, Stopwatch, split_round, total_profile
-from fedl2g.records import RoundRecord
+from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
-from fedl2g.training import ImageView, Update, train
 
 PROGRAM = """
 import sys

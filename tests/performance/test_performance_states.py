@@ -23,8 +23,8 @@ from fedl2g.engines.states import StateStore, stored_shapes
 from fedl2g.errors import PayloadError, RunError
 from fedl2g.federation import Federation, Observer
 from fedl2g.methods.registry import get_method
-from fedl2g.plugins import load_plugin
-from fedl2g.records import RoundRecord
+from fedl2g.references import load_plugin
+from fedl2g.round.record import RoundRecord
 
 
 def federation_of(site: Any, budget: int | None = None, *observers: Observer) -> Federation:
@@ -321,7 +321,7 @@ if any("fedl2g.engines.worker" in part for part in sys.orig_argv):
 
 def test_a_worker_says_it_with_the_same_sentence(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "full_disk.py").write_text(FULL_DISK)
-    monkeypatch.setattr("fedl2g.plugins._loaded", [])
+    monkeypatch.setattr("fedl2g.references._loaded", [])
     load_plugin(str(tmp_path / "full_disk.py"))
     experiment = tiny(participation=1, rounds=1, execution={"engine": "workers", "workers": 1})
     with pytest.raises(RunError, match=r"^cannot write the state of a client in .*: No space left .* resume \S*run`$"):

@@ -12,18 +12,18 @@ import torch
 from scipy.stats import norm
 
 import fedl2g
-from fedl2g.client import Task
 from fedl2g.errors import PayloadError, SettingError
 from fedl2g.experiment import Experiment
+from fedl2g.experiment.policies import Noise, Privacy
+from fedl2g.learning.client import Task
 from fedl2g.methods.base import Reply, Report, ServerHalf
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
-from fedl2g.privacy.accounting import epsilon_spent, solve_noise_multiplier
-from fedl2g.privacy.mechanism import KEY_VARIABLE, Protection, sparse
-from fedl2g.privacy.noise import add_noise
-from fedl2g.privacy.settings import Noise, Privacy
 from fedl2g.rng import torch_stream
+from fedl2g.round.accounting import epsilon_spent, solve_noise_multiplier
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.uploads.mechanism import KEY_VARIABLE, Protection, sparse
+from fedl2g.uploads.noise import add_noise
 
 CLASSES = 3
 SENT: Payload = {"ids": torch.tensor([0, 2]), "rows": torch.tensor([[3.0, 0.0], [0.0, 4.0]])}
@@ -176,7 +176,7 @@ def test_the_noise_has_more_than_32_bits_of_its_key(monkeypatch: pytest.MonkeyPa
     """torch's generator takes 32 bits of a seed: whoever tries them all takes the noise off."""
     seeds = []
     real = np.random.default_rng
-    monkeypatch.setattr("fedl2g.privacy.mechanism.np.random.default_rng", lambda seed: seeds.append(seed) or real(seed))
+    monkeypatch.setattr("fedl2g.uploads.mechanism.np.random.default_rng", lambda seed: seeds.append(seed) or real(seed))
     for key in ("a secret", "another"):
         monkeypatch.setenv(KEY_VARIABLE, key)
         _protection(clip=1.0, noise_multiplier=1.0, noise="client").protect(SENT, {}, CLASSES, 0, 1)

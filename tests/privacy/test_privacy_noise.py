@@ -11,9 +11,9 @@ import torch
 
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment, explain
-from fedl2g.privacy.noise import add_noise, root_mean_square
-from fedl2g.privacy.settings import Noise
+from fedl2g.experiment.policies import Noise
 from fedl2g.rng import torch_stream
+from fedl2g.uploads.noise import add_noise, root_mean_square
 
 TINY: dict[str, Any] = {
     "method": {"name": "fedproto"},

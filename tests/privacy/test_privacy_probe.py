@@ -14,15 +14,15 @@ from fedl2g.engines.base import open_engine
 from fedl2g.engines.host import Host, Site
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
-from fedl2g.guidance import guiding_gradient
+from fedl2g.leakage.membership import members_of, sample_areas
+from fedl2g.leakage.probe import _areas, probe
+from fedl2g.learning.guidance import guiding_gradient
+from fedl2g.learning.training import ImageView
 from fedl2g.methods.base import ClientHalf
 from fedl2g.methods.fedl2g import FedL2GClient
 from fedl2g.methods.registry import get_method
 from fedl2g.models import calibration
 from fedl2g.payload import Payload, class_vectors
-from fedl2g.privacy.membership import members_of, sample_areas
-from fedl2g.privacy.probe import _areas, probe
-from fedl2g.training import ImageView
 
 TINY: dict[str, Any] = {
     "samples": 200,
@@ -47,7 +47,7 @@ def test_layouts_are_settled_as_in_a_run(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(calibration, "faster_layout", lambda name, **_: "channels_last")
     seen: list[Experiment] = []
     monkeypatch.setattr(
-        "fedl2g.privacy.probe.open_engine", lambda site: seen.append(site.experiment) or open_engine(site)
+        "fedl2g.leakage.probe.open_engine", lambda site: seen.append(site.experiment) or open_engine(site)
     )
     probe(Experiment(**{**TINY, "rounds": 1}, method="feddistill", layout="auto"))
     assert seen[0].channels_last == {"small_cnn"}
@@ -146,7 +146,7 @@ def test_looking_at_samples_changes_nothing_in_the_run(method: str, monkeypatch:
     looked = probe(experiment)
     assert looked.samples is not None
     assert 0 <= looked.samples <= 1
-    monkeypatch.setattr("fedl2g.privacy.probe.members_of", lambda half, round: None)
+    monkeypatch.setattr("fedl2g.leakage.probe.members_of", lambda half, round: None)
     assert probe(experiment) == replace(looked, samples=None)
 
 

@@ -7,8 +7,8 @@ import statistics
 
 from rich.console import Console
 
-from fedl2g.records import RunResult
 from fedl2g.report.tables import aggregate, comparison_table
+from fedl2g.runs.result import RunResult
 
 
 def result(method: str, seed: int, accuracy: float, **others: float) -> RunResult:

@@ -12,8 +12,8 @@ import fedl2g
 from fedl2g.cli import app
 from fedl2g.errors import SettingError
 from fedl2g.federation import Federation, Observer
-from fedl2g.records import RoundRecord
-from fedl2g.tracking import scalars, trackers
+from fedl2g.round.record import RoundRecord
+from fedl2g.runs.tracking import scalars, trackers
 
 pytest.importorskip("tensorboard", reason="needs the extra `tracking`")
 pytest.importorskip("mlflow", reason="needs the extra `tracking`")

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedl2g.client import Task
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment, overlay
+from fedl2g.experiment.policies import Aggregation
+from fedl2g.learning.client import Task
 from fedl2g.methods.base import Reply, Report, ServerHalf
 from fedl2g.methods.low_rank import reconstruct
 from fedl2g.methods.registry import get_method
 from fedl2g.methods.shared_network import SharedNetwork
 from fedl2g.payload import Payload, mean_by_class, mean_payload
-from fedl2g.robustness.aggregation import combine_by_class, combine_payloads, trimmed_mean, weighted_median
-from fedl2g.robustness.settings import Aggregation
+from fedl2g.round.rules import combine_by_class, combine_payloads, trimmed_mean, weighted_median
 
 
 def _rows(ids: list[int], *rows: list[float]) -> Payload:

@@ -11,19 +11,19 @@ import pytest
 import torch
 
 import fedl2g
-from fedl2g.client import Task
 from fedl2g.engines.base import Evaluation
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
+from fedl2g.experiment.policies import Availability
 from fedl2g.federation import Federation
+from fedl2g.learning.client import Task
 from fedl2g.methods.base import Reply, Report
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
-from fedl2g.records import RoundRecord
 from fedl2g.report.page import write_report
 from fedl2g.report.presence import _KINDS, draw_presence, presence
-from fedl2g.robustness.availability import AWAY, BUSY, DROPPED, LATE, LOST, NOT_JOINED, Schedule
-from fedl2g.robustness.settings import Availability
+from fedl2g.round.availability import AWAY, BUSY, DROPPED, LATE, LOST, NOT_JOINED, Schedule
+from fedl2g.round.record import RoundRecord
 from fedl2g.runs.checkpoint import restore_checkpoint, write_checkpoint
 
 CLIENTS = 10

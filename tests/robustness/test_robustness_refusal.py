@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedl2g.client import Task
 from fedl2g.engines.base import Evaluation
 from fedl2g.errors import Diverged
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation
+from fedl2g.learning.client import Task
 from fedl2g.methods.base import Reply, Report
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
-from fedl2g.records import summarise
+from fedl2g.runs.result import summarise
 
 BROKEN: dict[int, Payload] = {
     1: {"ids": torch.tensor([0]), "rows": torch.tensor([[float("nan"), 0.0]])},

@@ -16,10 +16,10 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from fedl2g.client import Task
 from fedl2g.deploy.site_file import read_site
 from fedl2g.engines.flower.store_files import newest_generation, run_of_site
 from fedl2g.errors import RunError, SettingError
+from fedl2g.learning.client import Task
 from fedl2g.models import SplitModel
 
 _STATE, _METHOD = "state/", "method."

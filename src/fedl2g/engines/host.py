@@ -16,23 +16,23 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from fedl2g.client import Client, Task
 from fedl2g.data import Dataset, Partition
 from fedl2g.engines.base import Evaluation
 from fedl2g.engines.states import Shapes, State, StateStore, available_bytes, shapes_of, stored_shapes
 from fedl2g.errors import PayloadError, RunError, SettingError
 from fedl2g.experiment import Experiment
+from fedl2g.experiment.policies import Privacy
+from fedl2g.learning.client import Client, Task
+from fedl2g.learning.profiling import OTHER, watch
+from fedl2g.learning.training import ImageView
 from fedl2g.methods.base import ClientHalf, Reply, Report
 from fedl2g.methods.registry import get_method
 from fedl2g.models.catalog import is_factory
 from fedl2g.payload import Payload
-from fedl2g.privacy.mechanism import Protection
-from fedl2g.privacy.noise import add_noise
-from fedl2g.privacy.settings import Privacy
 from fedl2g.process import keep_freed_memory
-from fedl2g.profiling import OTHER, watch
-from fedl2g.robustness.attacks import corrupt, hostile_clients, random_labels
-from fedl2g.training import ImageView
+from fedl2g.uploads.attack import corrupt, hostile_clients, random_labels
+from fedl2g.uploads.mechanism import Protection
+from fedl2g.uploads.noise import add_noise
 
 EVALUATION_BATCH = 250
 _MODULE_BYTES = 4096  # of a module beside its tensors' values (measured: 3.3 to 3.8 KB in the small networks)

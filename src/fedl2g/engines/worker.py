@@ -20,8 +20,8 @@ from fedl2g.engines.host import Host, Site, resolve_device
 from fedl2g.errors import FedL2GError, RunError
 from fedl2g.experiment import Experiment
 from fedl2g.payload import Payload
-from fedl2g.plugins import load_plugin
 from fedl2g.process import rare_garbage_collection
+from fedl2g.references import load_plugin
 
 
 @rare_garbage_collection()

@@ -18,7 +18,7 @@ from fedl2g.methods.base import Reply, Report
 from fedl2g.methods.registry import get_method
 from fedl2g.models.calibration import step_seconds
 from fedl2g.payload import Payload
-from fedl2g.plugins import loaded_plugins
+from fedl2g.references import loaded_plugins
 
 
 class _Worker:

@@ -8,10 +8,10 @@ from typing import ClassVar, Generic, Literal, TypeVar
 
 from torch import Tensor
 
-from fedl2g.client import Client, Task
+from fedl2g.learning.client import Client, Task
 from fedl2g.methods.options import Options
 from fedl2g.payload import Payload, Specification, check_payload, tensors_spec
-from fedl2g.robustness.aggregation import combine_by_class, combine_payloads
+from fedl2g.round.rules import combine_by_class, combine_payloads
 
 __all__ = ["ClientHalf", "Options", "Reply", "Report", "ServerHalf"]
 

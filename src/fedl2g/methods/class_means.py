@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedl2g.client import Client, Task
+from fedl2g.learning.client import Client, Task
 from fedl2g.methods.base import OptionsT, Reply, ServerHalf
 from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors
 

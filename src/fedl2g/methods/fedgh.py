@@ -19,12 +19,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedl2g import rng
+from fedl2g.learning.training import Update
 from fedl2g.methods.base import Options, Reply
 from fedl2g.methods.class_means import ClassMeans
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import SharedHeadClient, SharedHeadServer
 from fedl2g.payload import Payload, Specification, class_vector_spec
-from fedl2g.training import Update
 
 _FEATURE_BATCH = 250
 

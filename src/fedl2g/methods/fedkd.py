@@ -27,16 +27,16 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedl2g.client import Client, Task
 from fedl2g.errors import SettingError
-from fedl2g.losses import kl_divergence, squared_error
+from fedl2g.learning.client import Client, Task
+from fedl2g.learning.losses import kl_divergence, squared_error
+from fedl2g.learning.training import Update
 from fedl2g.methods.base import Options, Reply
 from fedl2g.methods.fml import CLIP
 from fedl2g.methods.low_rank import check_packed, compress, reconstruct
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer
 from fedl2g.payload import Payload
-from fedl2g.training import Update
 
 
 class FedKDOptions(Options):

@@ -6,7 +6,7 @@ Client loss on the study set, once the warm-up rounds are over:
 
     CE(f(x), y) + MSE(z, G[y]),     z = f(x) (logits, `fedl2g-l`) or h(x) (features, `fedl2g-f`)
 
-Then one pseudo-step on a study batch, the quiz loss q after it, and the upload pi = dq/dG (`fedl2g.guidance`).
+Then one pseudo-step on a study batch, the quiz loss q after it, and the upload pi = dq/dG (`fedl2g.learning.guidance`).
 Server: G <- G - server_lr * clip(mean over the clients that sent a row, class by class).
 """
 
@@ -19,15 +19,15 @@ from pydantic import Field
 from torch import Tensor
 
 from fedl2g import rng
-from fedl2g.client import Client, Task
 from fedl2g.errors import SettingError
-from fedl2g.guidance import Space, guiding_gradient
-from fedl2g.losses import Objective, guided_loss
+from fedl2g.learning.client import Client, Task
+from fedl2g.learning.guidance import Space, guiding_gradient
+from fedl2g.learning.losses import Objective, guided_loss
+from fedl2g.learning.profiling import GUIDING, watch
+from fedl2g.learning.training import ImageView, at_least_two
 from fedl2g.methods.base import ClientHalf, Options, Reply, ServerHalf
 from fedl2g.methods.registry import register_method
 from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors
-from fedl2g.profiling import GUIDING, watch
-from fedl2g.training import ImageView, at_least_two
 
 CLIP = 100.0  # of the client's gradient norm, and of the norm of the whole guiding gradient
 

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedl2g.client import Client
+from fedl2g.learning.client import Client
 from fedl2g.methods.base import Options
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer

@@ -18,8 +18,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedl2g.client import Client
-from fedl2g.losses import squared_error
+from fedl2g.learning.client import Client
+from fedl2g.learning.losses import squared_error
 from fedl2g.methods.base import ClientHalf, Options
 from fedl2g.methods.class_means import ClassMeans, ClassMeanServer, ClassTargets
 from fedl2g.methods.registry import register_method

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedl2g.losses import kl_divergence
+from fedl2g.learning.losses import kl_divergence
 from fedl2g.methods.base import Options
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer

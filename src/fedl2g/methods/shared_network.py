@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fedl2g.client import Client, Task
 from fedl2g.errors import SettingError
+from fedl2g.learning.client import Client, Task
 from fedl2g.methods.base import ClientHalf, OptionsT, Reply, ServerHalf, Uploads
 from fedl2g.payload import Payload, Specification, tensors_spec
 

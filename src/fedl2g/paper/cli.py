@@ -100,7 +100,7 @@ def run_experiment(
         return
     cells = study.cells(experiment, seeds, only or ())
     if track:
-        from fedl2g.tracking import trackers
+        from fedl2g.runs.tracking import trackers
 
         trackers(track, study.folder)  # a wrong name is said once and now, not of every cell
         os.environ["FEDL2G_TRACK"] = track  # for cells in processes of their own
@@ -126,7 +126,7 @@ def _run_cells(
     quiet: bool,
 ) -> dict[str, Any]:
     from fedl2g.paper.study import Pace, duration, estimate_seconds, run_cells
-    from fedl2g.progress import progress_console
+    from fedl2g.runs.progress import progress_console
 
     console = progress_console(quiet)
     distinct = {cell.folder: cell for cell in cells}
@@ -190,8 +190,8 @@ def _watching(
     study: Study, titles: dict[str, str], console: Console | None, track: str | None
 ) -> Iterator[Callable[[Cell], list[Observer]]]:
     """What follows a cell: its progress, unless quiet, and the trackers."""
-    from fedl2g.progress import RoundProgress
-    from fedl2g.tracking import trackers
+    from fedl2g.runs.progress import RoundProgress
+    from fedl2g.runs.tracking import trackers
 
     displays: list[RoundProgress] = []
 
@@ -281,7 +281,7 @@ def _show_table(experiment: PaperExperiment, study: Study, seeds: int | None, st
 
 def _run_convergence(study: Study, quiet: bool) -> None:
     from fedl2g.paper.convergence import run_convergence
-    from fedl2g.progress import progress_console
+    from fedl2g.runs.progress import progress_console
 
     study.save()
     with progress_console(quiet).status("running the small problem"):

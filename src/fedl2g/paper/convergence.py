@@ -35,8 +35,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, mse_loss
 
 from fedl2g import rng
-from fedl2g.client import Task
-from fedl2g.guidance import guiding_gradient
+from fedl2g.learning.client import Task
+from fedl2g.learning.guidance import guiding_gradient
 from fedl2g.methods.base import Reply, Report
 from fedl2g.methods.fedl2g import FedL2GServer, LogitOptions
 from fedl2g.payload import class_vectors

@@ -43,7 +43,7 @@ def _draw(figure: str, groups: Sequence[Group], path: Path) -> Path:
 
 def _partitions(experiment: PaperExperiment, study: Study, stem: Path) -> list[Path]:
     from fedl2g.data import load_dataset, make_partition
-    from fedl2g.data.bubbles import draw_bubbles
+    from fedl2g.report.bubbles import draw_bubbles
 
     written = []
     for cell in study.cells(experiment, 1):

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.paper.catalog import Cell, PaperExperiment, Scale, plan, scale
-from fedl2g.records import RunResult
 from fedl2g.runs.directory import RunDirectory, write_atomically
+from fedl2g.runs.result import RunResult
 
 if TYPE_CHECKING:
     from fedl2g.experiment import Experiment

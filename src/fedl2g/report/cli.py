@@ -23,8 +23,8 @@ def report(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Write one HTML page about runs that opens offline: curves, costs, clients, guiding vectors, settings."""
-    from fedl2g.progress import progress_console, working
     from fedl2g.report.page import write_report
+    from fedl2g.runs.progress import progress_console, working
 
     if quiet:
         path = write_report(runs, output, title=title, tsne=tsne)
@@ -71,8 +71,8 @@ def plot(
 
 
 def _draw_bubbles(run: Run, target: Path) -> None:
-    from fedl2g.data.bubbles import draw_bubbles
     from fedl2g.errors import SettingError
+    from fedl2g.report.bubbles import draw_bubbles
     from fedl2g.report.collect import cached_dataset
 
     dataset = cached_dataset(str(run.directory.about()["dataset_fingerprint"]))

@@ -15,9 +15,8 @@ import numpy as np
 from pydantic import BaseModel
 
 from fedl2g.errors import RunError
-from fedl2g.privacy.settings import Noise, Privacy
-from fedl2g.records import MB, RoundRecord, best_record
-from fedl2g.robustness.settings import Aggregation, Attack, Availability
+from fedl2g.experiment.policies import Aggregation, Attack, Availability, Noise, Privacy
+from fedl2g.round.record import MB, RoundRecord, best_record
 from fedl2g.runs.directory import RunDirectory, find_runs
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedl2g.errors import SettingError
-from fedl2g.records import RoundRecord
+from fedl2g.round.record import RoundRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

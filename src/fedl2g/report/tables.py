@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from fedl2g.records import RunResult
+from fedl2g.runs.result import RunResult
 
 
 def comparison_table(results: Mapping[str, Sequence[RunResult]]) -> Table:

@@ -15,9 +15,9 @@ from pathlib import Path
 from fedl2g.errors import FedL2GError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Observer
-from fedl2g.plugins import loaded_plugins
-from fedl2g.records import RunResult
+from fedl2g.references import loaded_plugins
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.result import RunResult
 from fedl2g.runs.runner import Interrupted, load_data, run, settle_layout
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment, overlay, parse_override
 from fedl2g.methods.registry import get_method
-from fedl2g.records import RunResult
 from fedl2g.runs.directory import RunDirectory, write_atomically
+from fedl2g.runs.result import RunResult
 
 
 class Comparison:

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import RunError
-from fedl2g.records import SITES, RoundRecord, RunResult
+from fedl2g.experiment.policies import SITES
+from fedl2g.round.record import RoundRecord
+from fedl2g.runs.result import RunResult
 
 if TYPE_CHECKING:
     from fedl2g.data import Dataset, Partition
@@ -39,7 +41,7 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, experiment: Experiment, dataset: Dataset, partition: Partition) -> RunDirectory:
         """Make a new run directory; it appears whole or not at all."""
-        from fedl2g.plugins import loaded_plugins
+        from fedl2g.references import loaded_plugins
         from fedl2g.runs.environment import describe_environment
 
         about = {

@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 from fedl2g.federation import Federation, Observer
-from fedl2g.records import RoundRecord, best_record
+from fedl2g.round.record import RoundRecord, best_record
 from fedl2g.runs.checkpoint import write_checkpoint
 from fedl2g.runs.directory import RunDirectory
 

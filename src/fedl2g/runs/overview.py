@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedl2g.records import best_record
+from fedl2g.round.record import best_record
 from fedl2g.runs.directory import RunDirectory
 
 

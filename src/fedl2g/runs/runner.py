@@ -17,10 +17,11 @@ from fedl2g.federation import Federation, Observer
 from fedl2g.methods.registry import get_method
 from fedl2g.models.catalog import is_factory
 from fedl2g.process import one_thread, rare_garbage_collection
-from fedl2g.records import RunResult, Status, best_record, summarise
+from fedl2g.round.record import best_record
 from fedl2g.runs.checkpoint import restore_checkpoint
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.observers import Checkpointer, EarlyStop, MetricsWriter, StopOnInterrupt
+from fedl2g.runs.result import RunResult, Status, summarise
 
 _ENDING = 60.0  # seconds a server needs to end once it has given its SuperLink up
 _REVIVALS = 20  # a worker that dies again and again is a fault of the machine, not bad luck

@@ -35,7 +35,7 @@ from fedl2g.engines.flower.store import Generation, Store
 from fedl2g.engines.host import Site, client_file, resolve_device
 from fedl2g.errors import FedL2GError, RunError
 from fedl2g.experiment import Experiment
-from fedl2g.plugins import load_plugin, loaded_plugins
+from fedl2g.references import load_plugin, loaded_plugins
 
 _PATIENCE = Patience(poll_seconds=0.02, first_pause=0.2, attempts=12)  # two minutes: an actor that died starts again
 _LIMIT = 2**40  # bytes of a broadcast: it comes from this machine

@@ -25,12 +25,10 @@ from pydantic.fields import FieldInfo
 
 from fedl2g.data.partition import parse_partition
 from fedl2g.errors import SettingError, nearest
+from fedl2g.experiment.policies import SITES, Aggregation, Attack, Availability, Noise, Privacy
 from fedl2g.methods.options import Options
 from fedl2g.methods.registry import get_method
 from fedl2g.models.catalog import has_equal_heads, resolve_models
-from fedl2g.privacy.settings import Noise, Privacy
-from fedl2g.records import SITES
-from fedl2g.robustness.settings import Aggregation, Attack, Availability
 
 LAYOUTS = ("contiguous", "channels_last")
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?(,cuda:\d+)*")

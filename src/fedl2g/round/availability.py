@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from fedl2g import rng
-from fedl2g.robustness.settings import Availability
+from fedl2g.experiment.policies import Availability
 
 NOT_JOINED = "has not joined yet"
 AWAY = "is away"

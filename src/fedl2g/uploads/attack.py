@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedl2g import rng
+from fedl2g.experiment.policies import Attack
 from fedl2g.payload import Payload
-from fedl2g.privacy.noise import root_mean_square
-from fedl2g.robustness.settings import Attack
+from fedl2g.uploads.noise import root_mean_square
 
 
 def hostile_clients(attack: Attack, clients: int, seed: int) -> frozenset[int]:

@@ -55,7 +55,7 @@ _SIGNATURE = """float64(
     CPointer(float32), CPointer(float32), CPointer(int64), CPointer(float32), int64, int64, int64,
     CPointer(float32), CPointer(float32), boolean
 )"""
-# "reassoc" and "contract", as in `fedl2g.descent`; nothing that would forget what is no number.
+# "reassoc" and "contract", as in `fedl2g.learning.descent`; nothing that would forget what is no number.
 _compiled = cfunc(_SIGNATURE, fastmath={"contract", "reassoc"}, error_model="numpy")(_differentiate)
 _ADDRESSES, _COUNTS = (ctypes.c_void_p,) * 4, (ctypes.c_int64,) * 3
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_double, *_ADDRESSES, *_COUNTS, *_ADDRESSES[:2], ctypes.c_bool)

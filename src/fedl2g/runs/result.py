@@ -1,74 +1,16 @@
-"""What is recorded of a run: a record per round, and the result they add up to (no torch: readers stay quick)."""
+"""What a run came to: the numbers that tables are made of (no torch here: `fedl2g list` stays quick)."""
 
 from __future__ import annotations
 
-import functools
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, Literal, get_args
 
-if TYPE_CHECKING:
-    from pydantic import ConfigDict, TypeAdapter
-
-MB = 2**20
-SITES = "sites"  # the dataset's name and fingerprint in a deployment: the data stays at the sites
-
-_STRICT: ConfigDict = {"extra": "forbid", "allow_inf_nan": False}  # for files that are read back
+from fedl2g.round.record import MB, RoundRecord, best_record
 
 Status = Literal["finished", "stopped early", "diverged"]
-
-
-@dataclass
-class Accuracy:
-    """How the clients' predictions did on their own test sets."""
-
-    __pydantic_config__ = _STRICT
-
-    pooled: float  # correct / samples over all clients: the headline number
-    mean: float  # over clients
-    std: float
-    clients: dict[int, float]
-    others: dict[str, float] = field(default_factory=dict)  # pooled accuracy of a method's further predictors
-
-
-@dataclass
-class RoundRecord:
-    """What happened in one round (round 0: the evaluation before the first)."""
-
-    __pydantic_config__ = _STRICT
-
-    round: int
-    participants: list[int] = field(default_factory=list)
-    accuracy: Accuracy | None = None  # None in rounds without evaluation
-    loss: float | None = None  # cross entropy alone, mean over the clients that trained
-    client_losses: dict[int, float] = field(default_factory=dict)
-    up_bytes: int = 0
-    down_bytes: int = 0
-    client_seconds: float = 0.0  # summed over participants
-    server_seconds: float = 0.0
-    evaluation_seconds: float = 0.0
-    profile_seconds: dict[str, float] = field(default_factory=dict)  # where the round's time went, if measured
-    refused: dict[int, str] = field(default_factory=dict)
-    missing: dict[int, str] = field(default_factory=dict)  # participants without a reply, and why
-    server: dict[str, float] = field(default_factory=dict)  # the method's own numbers
-    privacy: dict[str, float] = field(default_factory=dict)  # epsilon spent so far, its delta, the noise multiplier
-    hostile: list[int] = field(default_factory=list)  # simulated: those that attacked
-    away: dict[int, str] = field(default_factory=dict)  # simulated: who was not there, or did not reply; why
-    late: dict[int, int] = field(default_factory=dict)  # simulated: replies used now, and the round they belong to
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` reads them back."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> RoundRecord:
-        """Read `to_dict` back (JSON turns the client numbers into strings); ValueError if it is not a record."""
-        record: RoundRecord = _reader(cls).validate_python(values)  # type: ignore[arg-type]
-        if not 0 <= record.round < 2**53:
-            raise ValueError(f"a record of round {record.round}")
-        return record
 
 
 @dataclass(frozen=True)
@@ -113,12 +55,6 @@ class RunResult:
         return cls(**values)
 
 
-def best_record(history: Sequence[RoundRecord]) -> RoundRecord | None:
-    """The first record with the highest pooled accuracy."""
-    evaluated = [record for record in history if record.accuracy is not None]
-    return max(evaluated, key=lambda r: r.accuracy.pooled if r.accuracy else 0.0, default=None)
-
-
 def summarise(history: Sequence[RoundRecord], *, method: str, seed: int, status: Status, run: str) -> RunResult:
     """The result of a run with this history."""
     evaluated = [record.accuracy for record in history if record.accuracy is not None]
@@ -152,14 +88,6 @@ def summarise(history: Sequence[RoundRecord], *, method: str, seed: int, status:
         delta=rounds[-1].privacy.get("delta") if rounds else None,
         refused=sum(len(r.refused) for r in rounds),
     )
-
-
-@functools.cache
-def _reader(kind: type) -> TypeAdapter[Any]:
-    """Checks what a file says before it becomes a record: names, types, finite numbers."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
 
 
 def _is_number(value: object) -> bool:

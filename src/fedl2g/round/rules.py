@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedl2g.experiment.policies import Aggregation
 from fedl2g.payload import Payload, mean_by_class, mean_payload
-from fedl2g.robustness.settings import Aggregation
 
 
 def combine_by_class(

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from fedl2g.losses import Objective
-from fedl2g.profiling import DATA, GRADIENT, OPTIMISER, watch
+from fedl2g.learning.losses import Objective
+from fedl2g.learning.profiling import DATA, GRADIENT, OPTIMISER, watch
 
 if TYPE_CHECKING:
-    from fedl2g.descent import ClippedStep
+    from fedl2g.learning.descent import ClippedStep
 
 # (objective to minimise, cross entropy of the client's own model alone: the paper's "original local loss")
 Loss = Callable[[Tensor, Tensor], tuple[Objective, Tensor]]
@@ -41,7 +41,7 @@ class Update:
         """The compiled step, for 32-bit numbers on the CPU that lie in memory without gaps."""
         if not all(map(_is_plain, self.parameters)):
             return None
-        from fedl2g.descent import ClippedStep  # compiled on import, in a second
+        from fedl2g.learning.descent import ClippedStep  # compiled on import, in a second
 
         return ClippedStep(self.parameters)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 
 from fedl2g import rng
+from fedl2g.experiment.policies import Noise
 from fedl2g.payload import Payload
-from fedl2g.privacy.settings import Noise
 
 
 def add_noise(payload: Payload, noise: Noise, seed: int, client: int, round: int) -> Payload:

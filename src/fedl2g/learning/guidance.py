@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedl2g.losses import squared_error
+from fedl2g.learning.losses import squared_error
 
 Space = Literal["logits", "features"]
 Batch = tuple[Tensor, Tensor]

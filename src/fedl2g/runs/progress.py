@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from fedl2g.records import MB, RoundRecord, best_record
+from fedl2g.round.record import MB, RoundRecord, best_record
 
 if TYPE_CHECKING:
     from fedl2g.federation import Federation

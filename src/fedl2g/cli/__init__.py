@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from fedl2g.data import Dataset
     from fedl2g.experiment import Experiment
     from fedl2g.federation import Observer
-    from fedl2g.records import RunResult
     from fedl2g.runs.comparison import Comparison
     from fedl2g.runs.directory import RunDirectory
+    from fedl2g.runs.result import RunResult
 
 app = typer.Typer(
     name="fedl2g",
@@ -278,7 +278,7 @@ def probe(
     """Attack the uploads: how well do they tell which classes a client has, and which samples? Scores and accuracy."""
     from rich.table import Table
 
-    from fedl2g.privacy.probe import probe as probe_uploads
+    from fedl2g.leakage.probe import probe as probe_uploads
 
     given: dict[str, Any] = {"dataset": dataset, "samples": samples, "partition": partition, "models": models}
     given |= {"clients": clients, "participation": participation, "rounds": rounds, "seed": seed, "device": device}
@@ -485,7 +485,7 @@ def show_data(
 ) -> None:
     """Show who holds which classes: the client x class chart of the paper's appendix."""
     from fedl2g.data import make_partition
-    from fedl2g.data.bubbles import bubble_table, draw_bubbles
+    from fedl2g.report.bubbles import bubble_table, draw_bubbles
 
     given = {"dataset": dataset, "samples": samples, "partition": partition, "clients": clients, "seed": seed}
     experiment = _experiment(file, settings, **given)
@@ -527,13 +527,13 @@ def _overrides(settings: list[str] | None, **options: object) -> dict[str, Any]:
 def _trackers(names: str | None, run: Path) -> list[Observer]:
     if not names:
         return []
-    from fedl2g.tracking import trackers
+    from fedl2g.runs.tracking import trackers
 
     return trackers(names, run)
 
 
 def _load_plugins(names: Sequence[str] | None) -> None:
-    from fedl2g.plugins import load_plugin
+    from fedl2g.references import load_plugin
 
     for name in names or ():
         load_plugin(name)
@@ -549,7 +549,7 @@ def _prepare_data(experiment: Experiment, console: Console | None) -> Dataset:
 
 @contextlib.contextmanager
 def _working(console: Console | None, what: str) -> Iterator[Any]:
-    from fedl2g.progress import working
+    from fedl2g.runs.progress import working
 
     if console is None:
         yield lambda step, done, total: None
@@ -564,7 +564,7 @@ def _progress(quiet: bool) -> Iterator[tuple[Console | None, Any]]:
     if quiet:
         yield None, lambda title: []
         return
-    from fedl2g.progress import RoundProgress, progress_console
+    from fedl2g.runs.progress import RoundProgress, progress_console
 
     console = progress_console()
     shown: list[RoundProgress] = []
@@ -583,7 +583,7 @@ def _progress(quiet: bool) -> Iterator[tuple[Console | None, Any]]:
 def _print_profile(run: RunDirectory) -> None:
     from rich.table import Table
 
-    from fedl2g.profiling import total_profile
+    from fedl2g.learning.profiling import total_profile
 
     parts = total_profile(record.profile_seconds for record in run.history() if record.profile_seconds)
     if not parts:

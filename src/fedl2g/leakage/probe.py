@@ -3,7 +3,7 @@
 The attacker sees the uploads as the server does, after noise and clipping. It scores each class of a client by the
 norm of the row that was sent for it (0 for a row that was not sent; with a noisy count, by that count). The result is
 the area under the ROC curve of "the client trains on samples of this class", mean over clients: 1 is certainty, 0.5 is
-guessing. What is asked about samples, and by whom, stands in `fedl2g.privacy.membership`.
+guessing. What is asked about samples, and by whom, stands in `fedl2g.leakage.membership`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
+from fedl2g.leakage.membership import members_of, sample_areas
 from fedl2g.methods.base import Reply
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
-from fedl2g.privacy.membership import members_of, sample_areas
 from fedl2g.process import one_thread
-from fedl2g.records import best_record
+from fedl2g.round.record import best_record
 from fedl2g.runs.runner import settle_layout
 
 

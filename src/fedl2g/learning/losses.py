@@ -36,7 +36,7 @@ def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
 def guided_loss(logits: Tensor, z: Tensor, y: Tensor, guide: Tensor) -> tuple[Objective, Tensor]:
     """CE(logits, y) + MSE(z, guide[y]), and the first term alone; z is the logits or the features."""
     if _lie_plainly(logits, z, y, guide):
-        from fedl2g.known_gradients import KnownGradients  # compiled on import, in a second
+        from fedl2g.learning.known_gradients import KnownGradients  # compiled on import, in a second
 
         known = KnownGradients(logits, z, y, guide)
         return known, known.cross_entropy

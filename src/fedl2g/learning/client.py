@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from fedl2g import rng
+from fedl2g.experiment.policies import Aggregation
+from fedl2g.learning.training import ImageView, Loss, TrainingLog, Update, train
 from fedl2g.models import SplitModel, build_model
-from fedl2g.privacy.mechanism import Protection
-from fedl2g.robustness.settings import Aggregation
-from fedl2g.training import ImageView, Loss, TrainingLog, Update, train
+from fedl2g.uploads.mechanism import Protection
 
 
 @dataclass(frozen=True)

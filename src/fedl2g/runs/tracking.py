@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import SettingError, nearest
 from fedl2g.federation import Federation, Observer
-from fedl2g.records import MB, RoundRecord
 from fedl2g.report.collect import flat
+from fedl2g.round.record import MB, RoundRecord
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -29,9 +29,9 @@ import torch
 from torch import Tensor
 
 from fedl2g import rng
+from fedl2g.experiment.policies import Privacy
 from fedl2g.payload import Payload, Specification, TensorSpec
-from fedl2g.privacy.accounting import epsilon_spent, solve_noise_multiplier
-from fedl2g.privacy.settings import Privacy
+from fedl2g.round.accounting import epsilon_spent, solve_noise_multiplier
 
 if TYPE_CHECKING:
     from fedl2g.methods.base import Report

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from fedl2g.guidance import guiding_gradient
+from fedl2g.learning.guidance import guiding_gradient
+from fedl2g.learning.training import ImageView
 from fedl2g.methods.base import ClientHalf
 from fedl2g.methods.class_means import ClassTargets
 from fedl2g.methods.feddistill import FedDistillClient
 from fedl2g.methods.fedl2g import FedL2GClient
 from fedl2g.methods.fedproto import FedProtoClient
 from fedl2g.payload import Payload
-from fedl2g.training import ImageView
 
 MOST_SAMPLES = 40  # that are tried on an upload, of each kind
 

@@ -1,1 +1,0 @@
-"""Clients that fail, disappear or lie: robust aggregation, simulated attacks, simulated availability."""

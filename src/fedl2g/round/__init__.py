@@ -1,0 +1,1 @@
+"""The policies of a round: sampling, availability, checks, aggregation, the privacy budget."""

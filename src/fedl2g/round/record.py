@@ -1,0 +1,80 @@
+"""What is recorded of a round (no torch here: readers of runs stay quick)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ConfigDict, TypeAdapter
+
+MB = 2**20
+
+_STRICT: ConfigDict = {"extra": "forbid", "allow_inf_nan": False}  # for files that are read back
+
+
+@dataclass
+class Accuracy:
+    """How the clients' predictions did on their own test sets."""
+
+    __pydantic_config__ = _STRICT
+
+    pooled: float  # correct / samples over all clients: the headline number
+    mean: float  # over clients
+    std: float
+    clients: dict[int, float]
+    others: dict[str, float] = field(default_factory=dict)  # pooled accuracy of a method's further predictors
+
+
+@dataclass
+class RoundRecord:
+    """What happened in one round (round 0: the evaluation before the first)."""
+
+    __pydantic_config__ = _STRICT
+
+    round: int
+    participants: list[int] = field(default_factory=list)
+    accuracy: Accuracy | None = None  # None in rounds without evaluation
+    loss: float | None = None  # cross entropy alone, mean over the clients that trained
+    client_losses: dict[int, float] = field(default_factory=dict)
+    up_bytes: int = 0
+    down_bytes: int = 0
+    client_seconds: float = 0.0  # summed over participants
+    server_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    profile_seconds: dict[str, float] = field(default_factory=dict)  # where the round's time went, if measured
+    refused: dict[int, str] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)  # participants without a reply, and why
+    server: dict[str, float] = field(default_factory=dict)  # the method's own numbers
+    privacy: dict[str, float] = field(default_factory=dict)  # epsilon spent so far, its delta, the noise multiplier
+    hostile: list[int] = field(default_factory=list)  # simulated: those that attacked
+    away: dict[int, str] = field(default_factory=dict)  # simulated: who was not there, or did not reply; why
+    late: dict[int, int] = field(default_factory=dict)  # simulated: replies used now, and the round they belong to
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `from_dict` reads them back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RoundRecord:
+        """Read `to_dict` back (JSON turns the client numbers into strings); ValueError if it is not a record."""
+        record: RoundRecord = _reader(cls).validate_python(values)  # type: ignore[arg-type]
+        if not 0 <= record.round < 2**53:
+            raise ValueError(f"a record of round {record.round}")
+        return record
+
+
+def best_record(history: Sequence[RoundRecord]) -> RoundRecord | None:
+    """The first record with the highest pooled accuracy."""
+    evaluated = [record for record in history if record.accuracy is not None]
+    return max(evaluated, key=lambda r: r.accuracy.pooled if r.accuracy else 0.0, default=None)
+
+
+@functools.cache
+def _reader(kind: type) -> TypeAdapter[Any]:
+    """Checks what a file says before it becomes a record: names, types, finite numbers."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)

@@ -1,0 +1,1 @@
+"""What happens to an upload between the method and the wire."""
