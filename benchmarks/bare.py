@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp
 from torch.nn import functional as F
 
-from fedl2g.engines.host import Site
+from fedl2g.setup import Setup
 from fedl2g.models import SplitModel
 
 EVALUATION_BATCH = 250
@@ -40,18 +40,18 @@ class BareClient:
         return [m for m in (self.model, self.auxiliary, self.extra) if m is not None]
 
 
-def bare_clients(site: Site, method: str, layout: torch.memory_format = torch.contiguous_format) -> list[BareClient]:
-    """The clients of a site, ready to train."""
-    task, quiz_size = site.task, 10 if method.startswith("fedl2g") else 0
+def bare_clients(setup: Setup, method: str, layout: torch.memory_format = torch.contiguous_format) -> list[BareClient]:
+    """The clients of a setup, ready to train."""
+    task, quiz_size = setup.task, 10 if method.startswith("fedl2g") else 0
     clients = []
-    for number in range(site.experiment.clients):
-        model = task.build(site.architecture(number), "init", number).to(memory_format=layout)
+    for number in range(setup.experiment.clients):
+        model = task.build(setup.architecture(number), "init", number).to(memory_format=layout)
 
         def tensors(indices: Tensor) -> tuple[Tensor, Tensor]:
-            x = torch.from_numpy(site.dataset.images[indices.numpy()]).float() / 127.5 - 1
-            return x.contiguous(memory_format=layout), torch.from_numpy(site.dataset.labels[indices.numpy()])
+            x = torch.from_numpy(setup.dataset.images[indices.numpy()]).float() / 127.5 - 1
+            return x.contiguous(memory_format=layout), torch.from_numpy(setup.dataset.labels[indices.numpy()])
 
-        train, test = (torch.as_tensor(part[number]) for part in (site.partition.train, site.partition.test))
+        train, test = (torch.as_tensor(part[number]) for part in (setup.partition.train, setup.partition.test))
         quiz, study = train[:quiz_size], train[quiz_size:]
         full = len(study) // task.batch_size * task.batch_size
         client = BareClient(

@@ -34,7 +34,7 @@ from timing import Ratio, abreast, interleaved, machine, pause, ratio
 
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines import open_engine
-from fedl2g.engines.host import Site
+from fedl2g.setup import Setup
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
@@ -46,7 +46,7 @@ from fedl2g.models.calibration import LAYOUTS, _stepper
 from fedl2g.models.catalog import resolve_models
 from fedl2g.process import keep_freed_memory
 from fedl2g.round.record import RoundRecord
-from fedl2g.runs.runner import settle_layout
+from fedl2g.setup import settle_layout
 
 RESULTS = Path(__file__).parent / "results"
 METHODS = ("local", "lg-fedavg", "feddistill", "fedproto", "fedl2g-l", "fedl2g-f", "fedgh", "fml", "fedkd", "fedmrl")
@@ -94,7 +94,7 @@ class Bench:
         step()
         return max(self.repeats, round(seconds / (time.process_time() - started)))
 
-    def site(self, method: str, *, steps: int | None = None, clients: int = 4, **settings: Any) -> Site:
+    def setup(self, method: str, *, steps: int | None = None, clients: int = 4, **settings: Any) -> Setup:
         """Clients with random 3 x 32 x 32 images, enough for `steps` batches each (and FedL2G's quiz)."""
         quiz = 10 if method.startswith("fedl2g") else 0
         samples = round(clients * ((steps or self.steps) * 10 + quiz + 3) / 0.75)
@@ -113,18 +113,18 @@ class Bench:
         )
         dataset = load_dataset(str(path))
         partition = make_partition("iid", dataset.labels, None, clients=clients, classes=10, seed=0)
-        return Site(experiment, dataset, partition)
+        return Setup(experiment, dataset, partition)
 
     def rounds(self) -> None:
         """A round of each method / the bare loop for the same steps."""
         for method in METHODS:
-            site = self.site(method)
+            setup = self.setup(method)
 
-            def ours(site: Site = site) -> Callable[[], None]:
-                return rounds_of(federation_of(site))
+            def ours(setup: Setup = setup) -> Callable[[], None]:
+                return rounds_of(federation_of(setup))
 
-            def loop(site: Site = site, method: str = method) -> Callable[[], None]:
-                return bare.bare_round(bare.bare_clients(site, method), method)
+            def loop(setup: Setup = setup, method: str = method) -> Callable[[], None]:
+                return bare.bare_round(bare.bare_clients(setup, method), method)
 
             times = abreast({"bare": loop, "ours": ours, "again": loop}, self.repeats)
             target = TARGETS.get(method, "")
@@ -152,8 +152,8 @@ class Bench:
 
         def trainings(method: str) -> Callable[[], Callable[[], None]]:
             def build() -> Callable[[], None]:
-                site = self.site(method, steps=EXTRA_STEPS, clients=1, models=architecture)
-                federation = federation_of(site)
+                setup = self.setup(method, steps=EXTRA_STEPS, clients=1, models=architecture)
+                federation = federation_of(setup)
                 own = list(federation.engine.host.half(0).model.state_dict(keep_vars=True).values())
                 weights[:] = weights or own
                 for tensor, common in zip(own, weights, strict=True):
@@ -212,7 +212,7 @@ class Bench:
         """Rounds per second of two workers / of one, and of one / one."""
         engines = {
             name: federation_of(
-                self.site("fedl2g-f", clients=8, execution={"engine": "workers", "workers": int(name[0])})
+                self.setup("fedl2g-f", clients=8, execution={"engine": "workers", "workers": int(name[0])})
             )
             for name in ("1", "2", "1 again")
         }
@@ -242,13 +242,13 @@ class Bench:
     def naive(self) -> None:
         """A naive engine / ours: by CPU seconds on one thread, then on all cores by the clock on the wall."""
         for method in ("local", "fedl2g-f"):
-            site = self.site(method)
+            setup = self.setup(method)
 
-            def ours(site: Site = site) -> Callable[[], None]:
-                return rounds_of(federation_of(site))
+            def ours(setup: Setup = setup) -> Callable[[], None]:
+                return rounds_of(federation_of(setup))
 
-            def naive(site: Site = site, method: str = method) -> Callable[[], None]:
-                return naive_round(bare.bare_clients(site, method), method, Path(tempfile.mkdtemp(dir=self.folder)))
+            def naive(setup: Setup = setup, method: str = method) -> Callable[[], None]:
+                return naive_round(bare.bare_clients(setup, method), method, Path(tempfile.mkdtemp(dir=self.folder)))
 
             times = abreast({"ours": ours, "naive": naive, "again": naive}, self.repeats)
             self.say("naive", ratio(f"{method}: naive engine / inline, 1 thread", times["naive"], times["ours"]))
@@ -256,7 +256,7 @@ class Bench:
             cores = os.cpu_count() or 1
             engines = {}
             for layout in ("contiguous", "auto"):
-                wanted = self.site(method, execution={"engine": "workers", "workers": cores}, layout=layout)
+                wanted = self.setup(method, execution={"engine": "workers", "workers": cores}, layout=layout)
                 settled = settle_layout(wanted.experiment, wanted.dataset)
                 engines[layout] = federation_of(replace(wanted, experiment=settled))
             subjects = {"naive": with_threads(naive(), cores), "again": with_threads(naive(), cores)}
@@ -272,11 +272,11 @@ class Bench:
             self.say("naive", ratio(f"  A/A: naive / naive, {cores} threads", times["again"], times["naive"]))
 
 
-def federation_of(site: Site) -> Federation:
+def federation_of(setup: Setup) -> Federation:
     """A federation that has evaluated its clients once and stops after every round."""
-    experiment = site.experiment
-    server = get_method(experiment.method.name).server(experiment.method, site.task)
-    federation = Federation(experiment, server, open_engine(site), [OneRound()])
+    experiment = setup.experiment
+    server = get_method(experiment.method.name).server(experiment.method, setup.task)
+    federation = Federation(experiment, server, open_engine(setup), [OneRound()])
     federation.run()
     return federation
 

@@ -21,13 +21,15 @@ from flower_deployment import Deployment
 
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.flower import require_flower
-from fedl2g.engines.host import Host, Site, resolve_device
+from fedl2g.engines.host import Host
+from fedl2g.learning.devices import resolve_device
+from fedl2g.setup import Setup
 from fedl2g.experiment import Experiment
 from fedl2g.methods.registry import get_method, method_names
 from fedl2g.payload import nbytes
 
 
-def site(method: str, clients: int = 4, **settings: Any) -> Site:
+def setup(method: str, clients: int = 4, **settings: Any) -> Setup:
     options: dict[str, Any] = {"name": method}
     if method.startswith("fedl2g"):
         options["warmup_rounds"] = 0
@@ -36,7 +38,7 @@ def site(method: str, clients: int = 4, **settings: Any) -> Site:
     )
     dataset = load_dataset("digits", samples=400)
     partition = make_partition("iid", dataset.labels, None, clients=clients, classes=dataset.classes, seed=0)
-    return Site(experiment, dataset, partition)
+    return Setup(experiment, dataset, partition)
 
 
 def wire_bytes(records: Any) -> int:
@@ -51,7 +53,7 @@ def sizes() -> None:
 
     print("| method | request, payload | request, sent | reply, payload | reply, sent |\n|---|---|---|---|---|")
     for method in method_names():
-        at = site(method)
+        at = setup(method)
         server = get_method(method).server(at.experiment.method, at.task)
         host = Host(at, resolve_device("cpu"))
         broadcast = server.broadcast(1)
@@ -67,7 +69,7 @@ def replies(count: int = 2000) -> None:
     from fedl2g.engines.flower import messages
 
     for method in ("fedl2g-f", "fml"):
-        at = site(method)
+        at = setup(method)
         server = get_method(method).server(at.experiment.method, at.task)
         reply = Host(at, resolve_device("cpu")).train(0, 1, server.broadcast(1))
         records = messages.pack_reply("r" * 16, 1, reply)
@@ -95,14 +97,14 @@ def _peak() -> int:
 def engines(repeats: int = 5, clients: int = 4, idle_seconds: float = 30.0) -> None:
     from fedl2g.engines import open_engine
 
-    at = site("fedl2g-f", clients)
+    at = setup("fedl2g-f", clients)
     server = get_method("fedl2g-f").server(at.experiment.method, at.task)
     broadcast = server.broadcast(1)
     opened = {}
     for name in ("inline", "workers", "flower"):
         experiment = Experiment(**{**dict(at.experiment), "execution": {"engine": name, "workers": 2}})
         started = time.perf_counter()
-        opened[name] = open_engine(Site(experiment, at.dataset, at.partition))
+        opened[name] = open_engine(Setup(experiment, at.dataset, at.partition))
         list(opened[name].train(1, range(clients), broadcast))  # clients are built, processes have loaded torch
         print(f"{name}: started, first round done after {time.perf_counter() - started:.1f} s")
 

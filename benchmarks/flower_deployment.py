@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fedl2g.engines.host import Site
+from fedl2g.setup import Setup
 
 _PATIENCE = 600.0
 _SERVER = """\

@@ -27,7 +27,7 @@ from bench import federation_of, own_caches, rounds_of, take_turns
 from timing import Ratio, abreast, machine, ratio
 
 from fedl2g.data import load_dataset, make_partition
-from fedl2g.engines.host import Site
+from fedl2g.setup import Setup
 from fedl2g.experiment import Experiment
 from fedl2g.process import rare_garbage_collection
 
@@ -146,7 +146,7 @@ def in_turn(folder: Path, repeats: int) -> list[Ratio]:
         )
         dataset = load_dataset(experiment.dataset)
         partition = make_partition("iid", dataset.labels, None, clients=clients, classes=10, seed=0)
-        return lambda: rounds_of(federation_of(Site(experiment, dataset, partition)))
+        return lambda: rounds_of(federation_of(Setup(experiment, dataset, partition)))
 
     builders = {"many": federation(10_000, 0.01), "few": federation(100, 1.0), "again": federation(100, 1.0)}
     with rare_garbage_collection():  # as in every run

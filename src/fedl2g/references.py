@@ -1,44 +1,120 @@
-"""A user's own Python files and modules: imported because the user names them, here and in every worker process."""
+"""Code that users name: `package.module:name` references and plugin files, and the one question of trust.
+
+A reference in a setting that the user typed is imported because the user asked for it. A reference in a file that came
+from elsewhere (a run directory, a message) is imported only after `require_trust`.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import re
 import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedl2g.errors import SettingError
 
-_loaded: list[str] = []
+_IDENTIFIER = r"[^\W\d]\w*"
+_PATTERN = re.compile(
+    rf"(?P<module>{_IDENTIFIER}(\.{_IDENTIFIER})*):(?P<name>{_IDENTIFIER})(#(?P<attribute>{_IDENTIFIER}(\.{_IDENTIFIER})*))?"
+)
+_plugins: list[str] = []
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What "package.module:name#attribute" names; `attribute` is of the object that a call of `name` gives."""
+
+    module: str
+    name: str
+    attribute: str | None = None
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text names Python code; nothing is imported to find out."""
+    return _PATTERN.fullmatch(text) is not None
+
+
+def parse_reference(text: str) -> Reference:
+    """The parts of "package.module:name" or "package.module:name#attribute"."""
+    match = _PATTERN.fullmatch(text)
+    if match is None:
+        raise SettingError(f"{text!r}: does not name Python code; expected package.module:name")
+    return Reference(match["module"], match["name"], match["attribute"])
+
+
+def load_reference(text: str) -> Any:
+    """Import the module and return what the reference names; modules in the current folder are found too.
+
+    The caller has made sure that the user named it, or trusts who did.
+    """
+    reference = parse_reference(text)
+    folder = os.getcwd()
+    sys.path.append(folder)
+    try:
+        module = importlib.import_module(reference.module)
+    except Exception as error:  # a user's module may fail to import in any way
+        raise SettingError(
+            f"{text}: {reference.module!r} cannot be imported ({type(error).__name__}: {error}); install it, start "
+            "fedl2g in its folder, or put that folder on PYTHONPATH"
+        ) from error
+    finally:
+        sys.path.remove(folder)
+    try:
+        return getattr(module, reference.name)
+    except AttributeError as error:
+        raise SettingError(f"{text}: {reference.module!r} has no {reference.name!r}; correct the name") from error
+
+
+def references_in(settings: Mapping[str, Any]) -> list[str]:
+    """The references that the settings of an experiment name: its method, dataset and models."""
+    method, models = settings.get("method", ""), settings.get("models", "")
+    named = [method.get("name", "") if isinstance(method, Mapping) else method, settings.get("dataset", "")]
+    named += models.split(",") if isinstance(models, str) else models if isinstance(models, list | tuple) else []
+    texts = [text.strip() for text in named if isinstance(text, str)]
+    return list(dict.fromkeys(text for text in texts if is_reference(text)))
+
+
+def require_trust(references: Iterable[str], source: Path | str, *, trust: bool) -> None:
+    """Refuse code that somebody else's file names, unless the user said to trust it."""
+    if not trust and (named := list(references)):
+        raise SettingError(
+            f"{source} names code to import ({', '.join(named)}); if it is yours, or you trust who made it, say so "
+            "with --trust"
+        )
 
 
 def load_plugin(name: str) -> None:
-    """Import a Python file (`my_method.py`) or module (`my_package.methods`), once."""
+    """Import a Python file (`my_method.py`) or module (`my_package.methods`) that the user names, once."""
     if name.endswith(".py"):
         path = Path(name).resolve()
         if not path.is_file():
-            raise SettingError(f"plugin {name!r}: there is no such file")
+            raise SettingError(f"--plugin {name!r}: there is no such file")
         name = str(path)
-    if name in _loaded:
+    if name in _plugins:
         return
     try:
         _import_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
     except SettingError:
         raise
     except Exception as error:
-        raise SettingError(f"plugin {name!r} cannot be imported: {type(error).__name__}: {error}") from error
-    _loaded.append(name)
+        raise SettingError(f"--plugin {name!r}: cannot be imported ({type(error).__name__}: {error})") from error
+    _plugins.append(name)
 
 
 def loaded_plugins() -> tuple[str, ...]:
-    """What was imported, for a worker process to import too."""
-    return tuple(_loaded)
+    """What was imported, for other processes of a run to import too."""
+    return tuple(_plugins)
 
 
 def _import_file(path: Path) -> None:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise SettingError(f"plugin {str(path)!r} is not a Python file")
+        raise SettingError(f"--plugin {str(path)!r}: is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)
     spec.loader.exec_module(module)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedl2g.data import load_dataset, make_partition
-from fedl2g.engines.host import Site
+from fedl2g.setup import Setup
 from fedl2g.experiment import Experiment, overlay
 from fedl2g.runs.directory import RunDirectory
 
@@ -46,10 +46,10 @@ def tiny() -> Callable[..., Experiment]:
 
 
 @pytest.fixture(scope="session")
-def site_of() -> Callable[[Experiment], Site]:
+def site_of() -> Callable[[Experiment], Setup]:
     """The data and partition of an experiment, as a run makes them."""
 
-    def make(experiment: Experiment) -> Site:
+    def make(experiment: Experiment) -> Setup:
         dataset = load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
         partition = make_partition(
             experiment.partition,
@@ -60,7 +60,7 @@ def site_of() -> Callable[[Experiment], Site]:
             seed=experiment.seed,
             test_fraction=experiment.test_fraction,
         )
-        return Site(experiment, dataset, partition)
+        return Setup(experiment, dataset, partition)
 
     return make
 

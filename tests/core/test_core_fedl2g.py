@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedl2g import rng
-from fedl2g.engines.host import Host, Site
+from fedl2g.engines.host import Host
+from fedl2g.setup import Setup
 from fedl2g.errors import PayloadError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.learning.client import Task
@@ -130,7 +131,7 @@ def test_server_sends_every_class_and_accepts_only_rows_of_its_width() -> None:
 
 
 @pytest.fixture
-def host_of(tiny: Callable[..., Experiment], site_of: Callable[[Experiment], Site]) -> Callable[..., Host]:
+def host_of(tiny: Callable[..., Experiment], site_of: Callable[[Experiment], Setup]) -> Callable[..., Host]:
     def make(**settings: Any) -> Host:
         return Host(site_of(tiny(precision="float64", **settings)), CPU)
 
@@ -139,8 +140,8 @@ def host_of(tiny: Callable[..., Experiment], site_of: Callable[[Experiment], Sit
 
 def pixels(host: Host, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Images in -1..1 and labels, straight from the dataset's array."""
-    images = host.site.dataset.images[indices.numpy()].astype(np.float64) / 127.5 - 1.0
-    return torch.from_numpy(images), torch.from_numpy(host.site.dataset.labels[indices.numpy()])
+    images = host.setup.dataset.images[indices.numpy()].astype(np.float64) / 127.5 - 1.0
+    return torch.from_numpy(images), torch.from_numpy(host.setup.dataset.labels[indices.numpy()])
 
 
 def doubled(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -224,16 +225,16 @@ def test_a_clients_round_equals_the_reference(
     assert gradient.norm() > 0
     assert (rows - gradient).norm() <= 1e-8 * gradient.norm()  # both start from weights that differ by rounding
     assert found.report.loss == pytest.approx(loss, rel=1e-9)
-    batch_size, studied = host.task.batch_size, len(host.site.partition.train[client])
+    batch_size, studied = host.task.batch_size, len(host.setup.partition.train[client])
     studied -= min(quiz, studied - 1)
     assert found.report.steps == max(1, studied // batch_size) * host.task.local_epochs
-    assert found.report.samples == len(host.site.partition.train[client])
+    assert found.report.samples == len(host.setup.partition.train[client])
 
 
 @pytest.mark.parametrize("size", [1.0, 1e4], ids=["unclipped", "clipped"])
 @pytest.mark.parametrize(("method", "width"), [("fedl2g-l", 10), ("fedl2g-f", 512)])
 def test_a_round_in_32_bits_is_the_same_up_to_rounding(
-    method: str, width: int, size: float, tiny: Callable[..., Experiment], site_of: Callable[[Experiment], Site]
+    method: str, width: int, size: float, tiny: Callable[..., Experiment], site_of: Callable[[Experiment], Setup]
 ) -> None:
     """The compiled loss and step, which the rounds above leave to torch since they are in float64."""
     options = {"name": method, "warmup_rounds": 0}
@@ -280,7 +281,7 @@ def test_the_quiz_set_is_fixed_and_never_trained_on(
 ) -> None:
     host = host_of(method__quiz_size=quiz, models="small_cnn", method__warmup_rounds=0)
     half = host.half(1)
-    train = set(host.site.partition.train[1].tolist())
+    train = set(host.setup.partition.train[1].tolist())
     quiz_set, study_set = set(half.quiz_set.indices.tolist()), set(half.study_set.indices.tolist())
     assert len(quiz_set) == min(quiz, len(train) - 1)
     assert quiz_set | study_set == train
@@ -306,7 +307,7 @@ def test_a_client_with_one_sample_is_refused_with_a_sentence(host_of: Callable[.
     client = host.half(0).client
     client.train_set = client.train_set.subset(torch.tensor([0]))
     with pytest.raises(SettingError, match="client 0 has 1 training sample"):
-        FedL2GClient(host.site.experiment.method, client)
+        FedL2GClient(host.setup.experiment.method, client)
 
 
 # ---- what crosses
@@ -315,7 +316,7 @@ def test_a_client_with_one_sample_is_refused_with_a_sentence(host_of: Callable[.
 @pytest.mark.parametrize("method", ["local", "fedl2g-l", "fedl2g-f"])
 def test_no_payload_holds_a_tensor_of_the_clients_network(method: str, host_of: Callable[..., Host]) -> None:
     host = host_of(method=method if method == "local" else {"name": method, "warmup_rounds": 0})
-    server = host.method.server(host.site.experiment.method, host.task)
+    server = host.method.server(host.setup.experiment.method, host.task)
     for round in (1, 2):
         replies = []
         for client in range(3):

@@ -511,7 +511,7 @@ def test_a_full_disk_met_by_a_worker_is_the_same_sentence(
 ) -> None:
     plugin = tmp_path / "full_disk.py"
     plugin.write_text(FULL_DISK)
-    monkeypatch.setattr("fedl2g.references._loaded", [])
+    monkeypatch.setattr("fedl2g.references._plugins", [])
     load_plugin(str(plugin))
     experiment = tiny(execution__engine="workers", execution__workers=1, method="local")
     with pytest.raises(RunError, match="cannot write the checkpoint of round 1: No space left on device; earlier"):

@@ -98,7 +98,7 @@ def test_workers_do_not_call_the_users_data_function_again(tmp_path: Path, monke
 
     from fedl2g import Experiment, run
     from fedl2g.data import load_dataset, make_partition
-    from fedl2g.engines.host import Site
+    from fedl2g.setup import Setup
     from fedl2g.engines.workers import WorkersEngine
 
     (tmp_path / "counted_data.py").write_text(
@@ -126,7 +126,7 @@ def test_workers_do_not_call_the_users_data_function_again(tmp_path: Path, monke
     assert dataset.folder is not None
     shutil.rmtree(dataset.folder)
     before = calls()
-    WorkersEngine(Site(experiment, dataset, partition)).close()
+    WorkersEngine(Setup(experiment, dataset, partition)).close()
     assert calls() > before
 
 

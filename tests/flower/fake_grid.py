@@ -16,7 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.flower import messages, simulation
 from fedl2g.engines.flower.engine import Patience
-from fedl2g.engines.host import Site
+from fedl2g.setup import Setup
 from fedl2g.experiment import Experiment
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -25,7 +25,7 @@ QUICK = Patience(poll_seconds=0.005, first_pause=0.01)
 NODE_UNAVAILABLE = 5
 
 
-def tiny_site(**settings: Any) -> Site:
+def tiny_site(**settings: Any) -> Setup:
     """Three clients with a tiny share of digits each."""
     execution = settings.pop("execution", {})
     given = {
@@ -37,7 +37,7 @@ def tiny_site(**settings: Any) -> Site:
     partition = make_partition(
         experiment.partition, dataset.labels, None, clients=experiment.clients, classes=dataset.classes, seed=0
     )
-    return Site(experiment, dataset, partition)
+    return Setup(experiment, dataset, partition)
 
 
 class FakeClock:

@@ -21,7 +21,7 @@ from fedl2g.deploy.own_site import load_data, own_site
 from fedl2g.deploy.site_file import read_site
 from fedl2g.engines.base import Absence
 from fedl2g.engines.flower.store_files import newest_generation
-from fedl2g.engines.host import Site
+from fedl2g.setup import Setup
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.experiment import Experiment
 from fedl2g.methods.base import Reply
@@ -36,8 +36,8 @@ Missed = dict[str, dict[str, str]]
 class LossyEngine(InlineEngine):
     """Clients train, but the replies of some rounds are lost."""
 
-    def __init__(self, site: Site, missed: Missed) -> None:
-        super().__init__(site)
+    def __init__(self, setup: Setup, missed: Missed) -> None:
+        super().__init__(setup)
         self.missed = missed
 
     def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply | Absence]:
@@ -48,12 +48,12 @@ class LossyEngine(InlineEngine):
 
 
 def inline_twin(folder: Path, experiment_file: Path, out: Path, missed: Missed) -> None:
-    """The same federation in one process: the sites' pictures side by side, each site's own split, its own network."""
+    """The same federation in one process: the sites' pictures side by side, each setup's own split, its own network."""
     coordinator = read_coordinator(experiment_file)
     table = coordinator.federation
     images, labels, models, train, test = [], [], [], [], []
     for number, name in enumerate(table.sites):
-        file = read_site(folder / "sites" / name / "site.toml")
+        file = read_site(folder / "sites" / name / "setup.toml")
         dataset = load_data(file, table.classes, table.image_shape)
         part = own_site(file, coordinator.experiment, dataset).partition
         offset = sum(map(len, labels))
@@ -71,12 +71,12 @@ def inline_twin(folder: Path, experiment_file: Path, out: Path, missed: Missed) 
     experiment = Experiment(
         **settings, dataset=str(out / "data.npz"), models=",".join(models), execution={"checkpoint_every": 1}
     )
-    site = Site(experiment, load_dataset(experiment.dataset), Partition(tuple(train), tuple(test)))
-    run_site(site, out / "run", lambda site: LossyEngine(site, missed))
+    setup = Setup(experiment, load_dataset(experiment.dataset), Partition(tuple(train), tuple(test)))
+    run_site(setup, out / "run", lambda setup: LossyEngine(setup, missed))
 
 
 def differences(folder: Path, experiment_file: Path, real: Path, twin: Path) -> list[str]:
-    """What differs: records, server state, every site's model, models that left their sites."""
+    """What differs: records, server state, every setup's model, models that left their sites."""
     sites = read_coordinator(experiment_file).federation.sites
     records = [
         [{k: v for k, v in r.to_dict().items() if k not in TIMES} for r in RunDirectory.open(path).history()]
@@ -91,7 +91,7 @@ def differences(folder: Path, experiment_file: Path, real: Path, twin: Path) -> 
         _, tensors, _ = newest_generation(folder / "sites" / name / "store" / run / f"client-{number:06d}")
         expected = safetensors.torch.load_file(twin / last / f"client-{number:06d}.safetensors")
         found += [f"{name} {k}" for k, t in expected.items() if not torch.equal(tensors[f"state/{k}"], t)]
-    return found + [f"{path} left its site" for path in sorted(real.rglob("client-*.safetensors"))]
+    return found + [f"{path} left its setup" for path in sorted(real.rglob("client-*.safetensors"))]
 
 
 def main(folder: Path, experiment: Path, real: Path, missed: Missed) -> list[str]:

@@ -21,7 +21,7 @@ from fedl2g.engines.base import Absence
 from fedl2g.engines.flower import engine as engine_module
 from fedl2g.engines.flower import messages, simulation
 from fedl2g.engines.flower.simulation import SimulationEngine
-from fedl2g.engines.host import Site
+from fedl2g.setup import Setup
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import Diverged, FedL2GError, RunError
 from fedl2g.federation import Federation
@@ -52,21 +52,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClock]:
     simulation._sites.clear()
 
 
-def open_engine(site: Site, tmp_path: Path) -> tuple[OpenEngine, FakeSimulation]:
+def open_engine(setup: Setup, tmp_path: Path) -> tuple[OpenEngine, FakeSimulation]:
     clock: Any = engine_module.time
-    fake = FakeSimulation(tmp_path / "stores", site.experiment.clients, clock)
-    engine = OpenEngine(fake, site, owns=False)  # type: ignore[arg-type]
+    fake = FakeSimulation(tmp_path / "stores", setup.experiment.clients, clock)
+    engine = OpenEngine(fake, setup, owns=False)  # type: ignore[arg-type]
     engine.patience = QUICK
     return engine, fake
 
 
-def broadcast(site: Site) -> Payload:
-    return get_method(site.experiment.method.name).server(site.experiment.method, site.task).broadcast(1)
+def broadcast(setup: Setup) -> Payload:
+    return get_method(setup.experiment.method.name).server(setup.experiment.method, setup.task).broadcast(1)
 
 
-def federation(site: Site, engine: Any) -> Federation:
-    server = get_method(site.experiment.method.name).server(site.experiment.method, site.task)
-    return Federation(site.experiment, server, engine)
+def federation(setup: Setup, engine: Any) -> Federation:
+    server = get_method(setup.experiment.method.name).server(setup.experiment.method, setup.task)
+    return Federation(setup.experiment, server, engine)
 
 
 def clients(answers: list[Reply | Absence]) -> tuple[list[int], list[int]]:
@@ -76,9 +76,9 @@ def clients(answers: list[Reply | Absence]) -> tuple[list[int], list[int]]:
 
 
 def test_a_run_equals_inline(tmp_path: Path) -> None:
-    site = tiny_site()
-    engine, _ = open_engine(site, tmp_path)
-    ours, theirs = federation(site, engine), federation(site, InlineEngine(site))
+    setup = tiny_site()
+    engine, _ = open_engine(setup, tmp_path)
+    ours, theirs = federation(setup, engine), federation(setup, InlineEngine(setup))
     ours.run()
     theirs.run()
     for a, b in zip(ours.history, theirs.history, strict=True):
@@ -97,43 +97,43 @@ def test_what_changes_without_training_steps_is_evaluated_and_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalClient, "train", only_class_zero)
-    site = tiny_site(method="local", rounds=1)
-    engine, _ = open_engine(site, tmp_path)
-    runs = [federation(site, engine), federation(site, InlineEngine(site))]
+    setup = tiny_site(method="local", rounds=1)
+    engine, _ = open_engine(setup, tmp_path)
+    runs = [federation(setup, engine), federation(setup, InlineEngine(setup))]
     for number, run in enumerate(runs):
         run.run()
         before, after = (record.accuracy for record in run.history)
         assert before is not None
         assert after is not None
-        zeros = [site.dataset.labels[part] == 0 for part in site.partition.test]
+        zeros = [setup.dataset.labels[part] == 0 for part in setup.partition.test]
         assert list(after.clients.values()) == [float(zero.mean()) for zero in zeros]
         assert before != after
         saved = tmp_path / f"saved-{number}"
         saved.mkdir()
         run.engine.save(saved)
-        assert len(list(saved.iterdir())) == site.experiment.clients
+        assert len(list(saved.iterdir())) == setup.experiment.clients
 
 
 def test_a_site_slower_than_the_deadline_is_missing_and_the_round_goes_on(tmp_path: Path) -> None:
-    site = tiny_site(execution={"deadline_seconds": 0.8, "minimum_replies": 2})
-    engine, fake = open_engine(site, tmp_path)
+    setup = tiny_site(execution={"deadline_seconds": 0.8, "minimum_replies": 2})
+    engine, fake = open_engine(setup, tmp_path)
     fake.grid.nodes[102].seconds = 30
-    answers = list(engine.train(1, [0, 1, 2], broadcast(site)))
+    answers = list(engine.train(1, [0, 1, 2], broadcast(setup)))
     assert clients(answers) == ([0, 1], [2])
     assert "did not answer in time" in next(a.reason for a in answers if isinstance(a, Absence))
 
 
 def test_below_the_minimum_wait_waits(tmp_path: Path) -> None:
-    site = tiny_site(execution={"deadline_seconds": 0.3, "minimum_replies": 3, "below_minimum": "wait"})
-    engine, fake = open_engine(site, tmp_path)
+    setup = tiny_site(execution={"deadline_seconds": 0.3, "minimum_replies": 3, "below_minimum": "wait"})
+    engine, fake = open_engine(setup, tmp_path)
     fake.grid.nodes[102].seconds = 1.5
-    assert clients(list(engine.train(1, [0, 1, 2], broadcast(site)))) == ([0, 1, 2], [])
+    assert clients(list(engine.train(1, [0, 1, 2], broadcast(setup)))) == ([0, 1, 2], [])
 
 
 def test_below_the_minimum_skip_uses_no_reply(tmp_path: Path) -> None:
-    site = tiny_site(execution={"deadline_seconds": 0.5, "minimum_replies": 3, "below_minimum": "skip"}, rounds=1)
-    engine, fake = open_engine(site, tmp_path)
-    loop = federation(site, engine)
+    setup = tiny_site(execution={"deadline_seconds": 0.5, "minimum_replies": 3, "below_minimum": "skip"}, rounds=1)
+    engine, fake = open_engine(setup, tmp_path)
+    loop = federation(setup, engine)
     before = {name: tensor.clone() for name, tensor in loop.server.state_dict().items()}
     fake.grid.nodes[102].handle = lambda letter, inner=fake.grid.nodes[102].handle: (
         None if letter.metadata.message_type == "train" else inner(letter)
@@ -144,20 +144,20 @@ def test_below_the_minimum_skip_uses_no_reply(tmp_path: Path) -> None:
 
 
 def test_below_the_minimum_stop_stops_and_says_what_to_do(tmp_path: Path) -> None:
-    site = tiny_site(execution={"deadline_seconds": 0.3, "minimum_replies": 3, "below_minimum": "stop"})
-    engine, fake = open_engine(site, tmp_path)
+    setup = tiny_site(execution={"deadline_seconds": 0.3, "minimum_replies": 3, "below_minimum": "stop"})
+    engine, fake = open_engine(setup, tmp_path)
     fake.grid.nodes[102].seconds = 30
     with pytest.raises(RunError, match=r"2 replies, but 3 are needed.*resume"):
-        list(engine.train(1, [0, 1, 2], broadcast(site)))
+        list(engine.train(1, [0, 1, 2], broadcast(setup)))
 
 
 def test_a_lost_node_comes_back_as_another_and_nothing_is_trained_twice(tmp_path: Path) -> None:
-    site = tiny_site()
-    engine, fake = open_engine(site, tmp_path)
-    first = {a.client: a for a in engine.train(1, [0, 1, 2], broadcast(site)) if isinstance(a, Reply)}
+    setup = tiny_site()
+    engine, fake = open_engine(setup, tmp_path)
+    first = {a.client: a for a in engine.train(1, [0, 1, 2], broadcast(setup)) if isinstance(a, Reply)}
     fake.grid.nodes[101].gone = True
     fake.grid.nodes[201] = FakeNode(honest(fake.root, 1))
-    again = {a.client: a for a in engine.train(1, [0, 1, 2], broadcast(site)) if isinstance(a, Reply)}
+    again = {a.client: a for a in engine.train(1, [0, 1, 2], broadcast(setup)) if isinstance(a, Reply)}
     assert again.keys() == first.keys()
     assert "train" in fake.grid.nodes[201].received
     for client, reply in again.items():  # from the store: even the seconds are those of the first time
@@ -168,8 +168,8 @@ def test_a_lost_node_comes_back_as_another_and_nothing_is_trained_twice(tmp_path
 def test_an_error_of_a_node_is_asked_again(tmp_path: Path) -> None:
     from flwr.app import Error
 
-    site = tiny_site()
-    engine, fake = open_engine(site, tmp_path)
+    setup = tiny_site()
+    engine, fake = open_engine(setup, tmp_path)
     node, failures = fake.grid.nodes[100], [0]
     inner = node.handle
 
@@ -180,7 +180,7 @@ def test_an_error_of_a_node_is_asked_again(tmp_path: Path) -> None:
         return inner(letter)
 
     node.handle = crash_twice
-    assert clients(list(engine.train(1, [0, 1, 2], broadcast(site)))) == ([0, 1, 2], [])
+    assert clients(list(engine.train(1, [0, 1, 2], broadcast(setup)))) == ([0, 1, 2], [])
     assert failures == [2]
 
 
@@ -226,10 +226,10 @@ def test_a_hostile_reply_is_refused_logged_and_the_run_goes_on(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     corrupt, reason = HOSTILE[kind]
-    site = tiny_site(execution={"maximum_reply_mb": 1.0}, rounds=1)
-    engine, fake = open_engine(site, tmp_path)
+    setup = tiny_site(execution={"maximum_reply_mb": 1.0}, rounds=1)
+    engine, fake = open_engine(setup, tmp_path)
     fake.grid.nodes[102].handle = corrupting(honest(fake.root, 2), lambda records: void(corrupt(records)))
-    loop = federation(site, engine)
+    loop = federation(setup, engine)
     with caplog.at_level(logging.WARNING):
         loop.run()
     record = loop.history[1]
@@ -248,11 +248,11 @@ def test_a_hostile_reply_is_refused_logged_and_the_run_goes_on(
 def test_a_hostile_evaluation_is_refused_and_recorded(
     spoil: Callable[[RecordDict], object], reason: str, tmp_path: Path
 ) -> None:
-    site = tiny_site(rounds=1)
-    engine, fake = open_engine(site, tmp_path)
+    setup = tiny_site(rounds=1)
+    engine, fake = open_engine(setup, tmp_path)
     spoiled = corrupting(honest(fake.root, 2), lambda records: void(spoil(records)), "evaluate")
     fake.grid.nodes[102].handle = spoiled
-    loop = federation(site, engine)
+    loop = federation(setup, engine)
     loop.run()
     for record in loop.history:
         assert reason in record.refused[2]
@@ -277,10 +277,10 @@ def nothing_usable(fake: FakeSimulation, times: int | None = None) -> None:
 
 
 def test_a_round_without_a_usable_reply_waits_and_asks_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    site = tiny_site(execution={"minimum_replies": 2, "below_minimum": "wait"}, rounds=1)
-    engine, fake = open_engine(site, tmp_path)
+    setup = tiny_site(execution={"minimum_replies": 2, "below_minimum": "wait"}, rounds=1)
+    engine, fake = open_engine(setup, tmp_path)
     nothing_usable(fake, times=2)
-    loop = federation(site, engine)
+    loop = federation(setup, engine)
     with caplog.at_level(logging.WARNING):
         loop.run()
     assert loop.history[1].client_losses.keys() == {0, 1, 2}
@@ -290,10 +290,10 @@ def test_a_round_without_a_usable_reply_waits_and_asks_again(tmp_path: Path, cap
 
 
 def test_a_round_without_a_usable_reply_is_skipped(tmp_path: Path) -> None:
-    site = tiny_site(execution={"below_minimum": "skip"}, rounds=2)
-    engine, fake = open_engine(site, tmp_path)
+    setup = tiny_site(execution={"below_minimum": "skip"}, rounds=2)
+    engine, fake = open_engine(setup, tmp_path)
     nothing_usable(fake)
-    loop = federation(site, engine)
+    loop = federation(setup, engine)
     before = {name: tensor.clone() for name, tensor in loop.server.state_dict().items()}
     loop.run()
     assert [record.refused.keys() for record in loop.history[1:]] == [{0, 1, 2}, {0, 1, 2}]
@@ -301,20 +301,20 @@ def test_a_round_without_a_usable_reply_is_skipped(tmp_path: Path) -> None:
 
 
 def test_a_round_without_a_usable_reply_stops_the_run(tmp_path: Path) -> None:
-    site = tiny_site(execution={"below_minimum": "stop"})
-    engine, fake = open_engine(site, tmp_path)
+    setup = tiny_site(execution={"below_minimum": "stop"})
+    engine, fake = open_engine(setup, tmp_path)
     nothing_usable(fake)
     with pytest.raises(RunError, match=r"0 replies, but 1 are needed.*resume"):
-        federation(site, engine).run()
+        federation(setup, engine).run()
 
 
 def test_in_a_simulation_nothing_but_nan_is_divergence(tmp_path: Path) -> None:
-    site = tiny_site(execution={"below_minimum": "wait"})
-    _, fake = open_engine(site, tmp_path)
-    simulated = SimulationEngine(fake, site, owns=False)  # type: ignore[arg-type]
+    setup = tiny_site(execution={"below_minimum": "wait"})
+    _, fake = open_engine(setup, tmp_path)
+    simulated = SimulationEngine(fake, setup, owns=False)  # type: ignore[arg-type]
     nothing_usable(fake)
     with pytest.raises(Diverged, match="no reply could be used"):
-        federation(site, simulated).run()
+        federation(setup, simulated).run()
 
 
 def restarting(clock: FakeClock, handle: Handler, seconds: float) -> Handler:
@@ -328,27 +328,27 @@ def restarting(clock: FakeClock, handle: Handler, seconds: float) -> Handler:
 def test_in_a_simulation_a_restarting_actor_is_waited_for_but_not_forever(
     seconds: float, tmp_path: Path, clock: FakeClock
 ) -> None:
-    site = tiny_site(rounds=1)
+    setup = tiny_site(rounds=1)
     fake = FakeSimulation(tmp_path / "stores", 3, clock)
-    engine = SimulationEngine(fake, site, owns=False)  # type: ignore[arg-type]
-    assert clients(list(engine.train(1, [0, 1, 2], broadcast(site)))) == ([0, 1, 2], [])  # all are known
+    engine = SimulationEngine(fake, setup, owns=False)  # type: ignore[arg-type]
+    assert clients(list(engine.train(1, [0, 1, 2], broadcast(setup)))) == ([0, 1, 2], [])  # all are known
     node = fake.grid.nodes[101]
     node.handle = restarting(clock, node.handle, seconds)
     if seconds < 60:
-        assert clients(list(engine.train(2, [0, 1, 2], broadcast(site)))) == ([0, 1, 2], [])
+        assert clients(list(engine.train(2, [0, 1, 2], broadcast(setup)))) == ([0, 1, 2], [])
     else:
         with pytest.raises(RunError, match=r"client 1 failed 12 times in a row; .* restarting"):
-            list(engine.train(2, [0, 1, 2], broadcast(site)))
+            list(engine.train(2, [0, 1, 2], broadcast(setup)))
 
 
 def test_when_flower_itself_has_ended_nobody_is_waited_for(tmp_path: Path, clock: FakeClock) -> None:
-    site = tiny_site()
+    setup = tiny_site()
     fake = FakeSimulation(tmp_path / "stores", 3, clock)
     fake.grid.nodes.clear()
     fake.error = OSError("no space left")
-    engine = SimulationEngine(fake, site, owns=False)  # type: ignore[arg-type]
+    engine = SimulationEngine(fake, setup, owns=False)  # type: ignore[arg-type]
     with pytest.raises(RunError, match="simulation ended: no space left"):
-        list(engine.train(1, [0, 1, 2], broadcast(site)))
+        list(engine.train(1, [0, 1, 2], broadcast(setup)))
     assert clock.now < 1
 
 
@@ -360,10 +360,10 @@ def test_of_a_long_refusal_the_last_words_are_kept() -> None:
 
 
 def test_in_a_simulation_a_reply_that_is_too_large_ends_the_run_at_once(tmp_path: Path, clock: FakeClock) -> None:
-    site = tiny_site(execution={"maximum_reply_mb": 0.001, "below_minimum": "wait"})
-    engine = SimulationEngine(FakeSimulation(tmp_path / "stores", 3, clock), site, owns=False)  # type: ignore[arg-type]
+    setup = tiny_site(execution={"maximum_reply_mb": 0.001, "below_minimum": "wait"})
+    engine = SimulationEngine(FakeSimulation(tmp_path / "stores", 3, clock), setup, owns=False)  # type: ignore[arg-type]
     with pytest.raises(RunError, match=r"^client 0: .* at most"):
-        list(engine.train(1, [0, 1, 2], broadcast(site)))
+        list(engine.train(1, [0, 1, 2], broadcast(setup)))
     assert clock.now < 1
 
 
@@ -374,8 +374,8 @@ def test_in_a_simulation_a_mistake_in_a_method_ends_the_run_at_once_with_its_tra
         raise KeyError("a mistake")
 
     monkeypatch.setattr(LocalClient, "train", mistaken)
-    site = tiny_site(method={"name": "local"})
-    engine = SimulationEngine(FakeSimulation(tmp_path / "stores", 3, clock), site, owns=False)  # type: ignore[arg-type]
+    setup = tiny_site(method={"name": "local"})
+    engine = SimulationEngine(FakeSimulation(tmp_path / "stores", 3, clock), setup, owns=False)  # type: ignore[arg-type]
     with pytest.raises(FedL2GError, match=r"(?s)line \d+, in mistaken\n.*KeyError: 'a mistake'$"):
         list(engine.train(1, [0, 1, 2], {}))
     assert clock.now < 1
@@ -385,8 +385,8 @@ def test_in_a_simulation_a_mistake_in_a_method_ends_the_run_at_once_with_its_tra
 def test_a_node_that_was_started_again_unnoticed_is_asked_again(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site = tiny_site(rounds=1)
-    engine, fake = open_engine(site, tmp_path)
+    setup = tiny_site(rounds=1)
+    engine, fake = open_engine(setup, tmp_path)
     node = fake.grid.nodes[101]
     inner = node.handle
 
@@ -397,7 +397,7 @@ def test_a_node_that_was_started_again_unnoticed_is_asked_again(
         return inner(letter)
 
     node.handle = forget_once
-    loop = federation(site, engine)
+    loop = federation(setup, engine)
     with caplog.at_level(logging.WARNING):
         loop.run()
     assert node.started == "twice"
@@ -410,31 +410,31 @@ def test_a_node_that_was_started_again_unnoticed_is_asked_again(
 
 @pytest.mark.parametrize("claim", [3, -1, 99, "zero", 1.5])
 def test_an_unknown_client_id_is_refused_and_counted(claim: Any, tmp_path: Path) -> None:
-    site = tiny_site()
-    engine, fake = open_engine(site, tmp_path)
+    setup = tiny_site()
+    engine, fake = open_engine(setup, tmp_path)
     fake.grid.nodes = {7: FakeNode(stranger(claim)), **fake.grid.nodes}
-    assert clients(list(engine.train(1, [0, 1, 2], broadcast(site)))) == ([0, 1, 2], [])
+    assert clients(list(engine.train(1, [0, 1, 2], broadcast(setup)))) == ([0, 1, 2], [])
     assert engine.refused["node"] == 1
     assert fake.grid.nodes[7].received == ["query"]
 
 
 def test_of_two_nodes_with_one_client_the_second_is_refused(tmp_path: Path) -> None:
-    site = tiny_site()
-    engine, fake = open_engine(site, tmp_path)
+    setup = tiny_site()
+    engine, fake = open_engine(setup, tmp_path)
     fake.grid.nodes[900] = FakeNode(stranger(0))
-    assert clients(list(engine.train(1, [0, 1, 2], broadcast(site)))) == ([0, 1, 2], [])
+    assert clients(list(engine.train(1, [0, 1, 2], broadcast(setup)))) == ([0, 1, 2], [])
     assert engine.refused["node"] == 1
     assert fake.grid.nodes[900].received == ["query"]
 
 
 def test_a_site_that_refuses_is_missing_with_its_own_words(tmp_path: Path) -> None:
-    site = tiny_site(rounds=1)
-    engine, fake = open_engine(site, tmp_path)
+    setup = tiny_site(rounds=1)
+    engine, fake = open_engine(setup, tmp_path)
     node = fake.grid.nodes[102]
     node.handle = corrupting(node.handle, lambda r: (r.clear(), r.update(refusal=ConfigRecord({"kind": "RunError", "message": "disk full"})))[0])  # fmt: skip  # noqa: E501
-    loop = federation(site, engine)
+    loop = federation(setup, engine)
     loop.run()
-    assert loop.history[1].missing == {2: "the site does not take part: disk full"}
+    assert loop.history[1].missing == {2: "the setup does not take part: disk full"}
 
 
 def test_reports_that_are_no_reports_are_refused() -> None:

@@ -14,7 +14,8 @@ from fake_grid import tiny_site
 from fedl2g.engines.flower.messages import Request, pack_request, unpack_request
 from fedl2g.engines.flower.node import Node
 from fedl2g.engines.flower.store import Generation, Store
-from fedl2g.engines.host import Host, Site
+from fedl2g.engines.host import Host
+from fedl2g.setup import Setup
 from fedl2g.errors import PayloadError, RunError
 from fedl2g.methods.base import Reply
 from fedl2g.methods.registry import get_method
@@ -22,14 +23,14 @@ from fedl2g.methods.registry import get_method
 CPU = torch.device("cpu")
 
 
-def request(site: Site, round: int, scale: float = 1.0) -> Request:
-    server = get_method(site.experiment.method.name).server(site.experiment.method, site.task)
+def request(setup: Setup, round: int, scale: float = 1.0) -> Request:
+    server = get_method(setup.experiment.method.name).server(setup.experiment.method, setup.task)
     payload = {name: t * scale if t.is_floating_point() else t for name, t in server.broadcast(round).items()}
-    return Request("run1", site.experiment, site.dataset.class_names, site.dataset.image_shape, round, payload)
+    return Request("run1", setup.experiment, setup.dataset.class_names, setup.dataset.image_shape, round, payload)
 
 
 @pytest.fixture
-def site() -> Site:
+def setup() -> Setup:
     return tiny_site()
 
 
@@ -47,57 +48,57 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return rounds
 
 
-def test_a_repeated_request_is_answered_without_training(site: Site, tmp_path: Path, trainings: list[int]) -> None:
-    node = Node(1, site, CPU, tmp_path)
-    first, second = node.train(request(site, 1)), node.train(request(site, 1))
+def test_a_repeated_request_is_answered_without_training(setup: Setup, tmp_path: Path, trainings: list[int]) -> None:
+    node = Node(1, setup, CPU, tmp_path)
+    first, second = node.train(request(setup, 1)), node.train(request(setup, 1))
     assert trainings == [1]
     assert first.report == second.report
     assert all(torch.equal(first.payload[name], second.payload[name]) for name in first.payload)
 
 
 def test_a_server_that_fell_back_is_served_from_the_second_generation(
-    site: Site, tmp_path: Path, trainings: list[int]
+    setup: Setup, tmp_path: Path, trainings: list[int]
 ) -> None:
-    node = Node(1, site, CPU, tmp_path)
+    node = Node(1, setup, CPU, tmp_path)
     for number in (1, 2, 3):
-        node.train(request(site, number))
-    node.train(request(site, 2))
-    node.train(request(site, 3))
+        node.train(request(setup, number))
+    node.train(request(setup, 2))
+    node.train(request(setup, 3))
     assert trainings == [1, 2, 3]
-    assert Store(tmp_path, "run1", site.experiment.fingerprint, 1).rounds() == [2, 3]
+    assert Store(tmp_path, "run1", setup.experiment.fingerprint, 1).rounds() == [2, 3]
 
 
 def test_another_request_for_a_trained_round_starts_from_the_state_before_it(
-    site: Site, tmp_path: Path, trainings: list[int]
+    setup: Setup, tmp_path: Path, trainings: list[int]
 ) -> None:
-    node, twin = Node(1, site, CPU, tmp_path / "a"), Node(1, site, CPU, tmp_path / "b")
-    node.train(request(site, 1))
-    node.train(request(site, 2))
-    changed = node.train(request(site, 2, scale=0.5))
-    twin.train(request(site, 1))
-    expected = twin.train(request(site, 2, scale=0.5))
+    node, twin = Node(1, setup, CPU, tmp_path / "a"), Node(1, setup, CPU, tmp_path / "b")
+    node.train(request(setup, 1))
+    node.train(request(setup, 2))
+    changed = node.train(request(setup, 2, scale=0.5))
+    twin.train(request(setup, 1))
+    expected = twin.train(request(setup, 2, scale=0.5))
     assert all(torch.equal(changed.payload[name], expected.payload[name]) for name in expected.payload)
 
 
-def test_a_state_that_is_no_longer_kept_is_refused_in_words(site: Site, tmp_path: Path) -> None:
-    node = Node(1, site, CPU, tmp_path)
+def test_a_state_that_is_no_longer_kept_is_refused_in_words(setup: Setup, tmp_path: Path) -> None:
+    node = Node(1, setup, CPU, tmp_path)
     for number in (1, 2, 3):
-        node.train(request(site, number))
+        node.train(request(setup, number))
     with pytest.raises(RunError, match="only goes back to round 2"):
-        node.train(request(site, 1))
+        node.train(request(setup, 1))
 
 
-def test_evaluation_uses_the_state_after_the_round_asked_for(site: Site, tmp_path: Path) -> None:
-    node, fresh = Node(1, site, CPU, tmp_path / "a"), Node(1, site, CPU, tmp_path / "b")
-    fresh.train(request(site, 1))
-    after_one = fresh.evaluate(request(site, 1))
-    node.train(request(site, 1))
-    node.train(request(site, 2))
-    assert node.evaluate(request(site, 1)) == after_one
+def test_evaluation_uses_the_state_after_the_round_asked_for(setup: Setup, tmp_path: Path) -> None:
+    node, fresh = Node(1, setup, CPU, tmp_path / "a"), Node(1, setup, CPU, tmp_path / "b")
+    fresh.train(request(setup, 1))
+    after_one = fresh.evaluate(request(setup, 1))
+    node.train(request(setup, 1))
+    node.train(request(setup, 2))
+    assert node.evaluate(request(setup, 1)) == after_one
 
 
 def test_a_killed_writer_leaves_the_generation_before(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(tmp_path, "run1", "f", 0)
     store.add(Generation(1, {"w": torch.ones(2)}, None))
@@ -121,8 +122,8 @@ def test_damage_and_foreign_files_are_refused(tmp_path: Path) -> None:
         store.read(1)
 
 
-def test_requests_cross_whole_and_strange_ones_are_refused(site: Site) -> None:
-    sent = request(site, 4)
+def test_requests_cross_whole_and_strange_ones_are_refused(setup: Setup) -> None:
+    sent = request(setup, 4)
     found = unpack_request(pack_request(sent), 2**20)
     assert found.digest == sent.digest
     assert found.experiment.fingerprint == sent.experiment.fingerprint

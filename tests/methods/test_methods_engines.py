@@ -13,7 +13,7 @@ import torch
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines import open_engine, workers
 from fedl2g.engines.base import Engine
-from fedl2g.engines.host import Site
+from fedl2g.setup import Setup
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer, RoundRecord
 from fedl2g.methods.registry import get_method, method_names
@@ -21,7 +21,7 @@ from fedl2g.methods.registry import get_method, method_names
 METHODS = method_names()[:10]
 
 
-def make_site(method: str, **settings: Any) -> Site:
+def make_setup(method: str, **settings: Any) -> Setup:
     options: dict[str, Any] = {"name": method}
     if method.startswith("fedl2g"):
         options["warmup_rounds"] = 1
@@ -36,12 +36,12 @@ def make_site(method: str, **settings: Any) -> Site:
     )
     dataset = load_dataset("digits", samples=120)
     partition = make_partition("dirichlet:0.5", dataset.labels, None, clients=4, classes=dataset.classes, seed=0)
-    return Site(experiment, dataset, partition)
+    return Setup(experiment, dataset, partition)
 
 
-def make_federation(site: Site, *observers: Observer) -> Federation:
-    server = get_method(site.experiment.method.name).server(site.experiment.method, site.task)
-    return Federation(site.experiment, server, open_engine(site), observers)
+def make_federation(setup: Setup, *observers: Observer) -> Federation:
+    server = get_method(setup.experiment.method.name).server(setup.experiment.method, setup.task)
+    return Federation(setup.experiment, server, open_engine(setup), observers)
 
 
 def bits(federation: Federation, directory: Path) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class _KeptWorker(workers._Worker):
 def kept_workers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "_Worker", _KeptWorker)
-        patch.setattr(workers, "_costs", lambda site: [1.0] * site.experiment.clients)
+        patch.setattr(workers, "_costs", lambda setup: [1.0] * setup.experiment.clients)
         yield
     for process, connection in _KeptWorker.idle:
         connection.close()
@@ -92,7 +92,7 @@ def kept_workers() -> Iterator[None]:
 def test_inline_and_workers_give_the_same_bits(method: str, tmp_path: Path) -> None:
     found = {}
     for name in ("inline", "workers"):
-        federation = make_federation(make_site(method, rounds=2, execution={"engine": name, "workers": 2}))
+        federation = make_federation(make_setup(method, rounds=2, execution={"engine": name, "workers": 2}))
         engine: Engine = federation.engine
         try:
             federation.run()
@@ -119,15 +119,15 @@ class _Interrupt(Observer):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_interrupted_run_goes_on_to_the_same_bits(method: str, tmp_path: Path) -> None:
-    site = make_site(method, rounds=4, evaluate_every=2)
-    whole = make_federation(site)
+    setup = make_setup(method, rounds=4, evaluate_every=2)
+    whole = make_federation(setup)
     whole.run()
 
     saved = tmp_path / "saved"
     saved.mkdir()
     interrupt = _Interrupt(2, saved)
-    make_federation(site, interrupt).run()
-    resumed = make_federation(site)
+    make_federation(setup, interrupt).run()
+    resumed = make_federation(setup)
     resumed.engine.restore(saved)
     resumed.load_state_dict(safetensors.torch.load_file(saved / "server.safetensors"), interrupt.values)
     resumed.run()
@@ -140,7 +140,7 @@ def test_evaluation_leaves_training_as_it_is(method: str, tmp_path: Path) -> Non
     """Evaluating in every round or only at the end must not change what is learnt."""
     found = []
     for every in (1, 3):
-        federation = make_federation(make_site(method, rounds=3, evaluate_every=every))
+        federation = make_federation(make_setup(method, rounds=3, evaluate_every=every))
         federation.run()
         found.append(bits(federation, tmp_path / str(every)))
     assert found[0]["clients"] == found[1]["clients"]
@@ -151,7 +151,7 @@ def test_evaluation_leaves_training_as_it_is(method: str, tmp_path: Path) -> Non
 
 def test_private_state_is_saved_and_differs_between_clients() -> None:
     for method in ("fedkd", "fedmrl"):
-        host = make_federation(make_site(method, rounds=1)).engine.host  # type: ignore[attr-defined]
+        host = make_federation(make_setup(method, rounds=1)).engine.host  # type: ignore[attr-defined]
         first, second = host.half(0).state_dict(), host.half(1).state_dict()
         assert first
         assert all(not torch.equal(tensor, second[name]) for name, tensor in first.items())

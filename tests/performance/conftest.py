@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedl2g.data import load_dataset, make_partition
-from fedl2g.engines.host import Site
+from fedl2g.setup import Setup
 from fedl2g.experiment import Experiment
 
 TINY: dict[str, Any] = {
@@ -36,7 +36,7 @@ def tiny() -> Any:
 def site_of() -> Any:
     """The data and partition of an experiment, as a run makes them."""
 
-    def make(experiment: Experiment) -> Site:
+    def make(experiment: Experiment) -> Setup:
         dataset = load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
         partition = make_partition(
             experiment.partition,
@@ -46,6 +46,6 @@ def site_of() -> Any:
             classes=dataset.classes,
             seed=experiment.seed,
         )
-        return Site(experiment, dataset, partition)
+        return Setup(experiment, dataset, partition)
 
     return make

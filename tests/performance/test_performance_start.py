@@ -15,7 +15,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import fedl2g
-from fedl2g.engines.host import Host, _waiter, resolve_device
+from fedl2g.engines.host import Host
+from fedl2g.learning.devices import resolve_device, synchronizer
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.engines.workers import WorkersEngine
 from fedl2g.experiment import Experiment
@@ -97,14 +98,14 @@ class Clock(Observer):
 def test_the_parts_are_the_time_of_the_round_on_every_lane(
     engine: Any, tiny: Any, site_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = site_of(tiny(rounds=2, method={"name": "local"}, execution={"profile": True}))
-    server = get_method("local").server(site.experiment.method, site.task)
+    setup = site_of(tiny(rounds=2, method={"name": "local"}, execution={"profile": True}))
+    server = get_method("local").server(setup.experiment.method, setup.task)
     build, pause = Host._build, 0.1
     monkeypatch.setattr(Host, "_build", lambda *given: (time.sleep(pause), build(*given))[1])
     monkeypatch.setattr(server, "check", lambda payload: time.sleep(pause))
     monkeypatch.setattr(server, "aggregate", lambda *given: time.sleep(pause))
     clock = Clock()
-    federation = Federation(site.experiment, server, engine(site), [clock])
+    federation = Federation(setup.experiment, server, engine(setup), [clock])
     if engine is InlineEngine:
         federation.engine.host.budget = 1  # type: ignore[attr-defined]  # every client is built whenever it is used
     federation.run()
@@ -160,9 +161,9 @@ def test_no_step_of_a_method_waits_for_the_device(
     method: str, tiny: Any, site_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"name": method, **({"warmup_rounds": 0} if method.startswith("fedl2g") else {})}
-    site = site_of(tiny(method=options, clients=2, local_epochs=2))
-    server = get_method(method).server(site.experiment.method, site.task)
-    here, there = (Host(site, torch.device(device)) for device in ("cpu", "meta"))
+    setup = site_of(tiny(method=options, clients=2, local_epochs=2))
+    server = get_method(method).server(setup.experiment.method, setup.task)
+    here, there = (Host(setup, torch.device(device)) for device in ("cpu", "meta"))
     replies = [here.train(client, 1, server.broadcast(1)) for client in range(2)]
     server.aggregate(1, replies)  # from now on there are prototypes and mean logits to learn from
     steps, step = [], Update.step

@@ -27,12 +27,12 @@ from fedl2g.references import load_plugin
 from fedl2g.round.record import RoundRecord
 
 
-def federation_of(site: Any, budget: int | None = None, *observers: Observer) -> Federation:
-    server = get_method(site.experiment.method.name).server(site.experiment.method, site.task)
-    engine = InlineEngine(site)
+def federation_of(setup: Any, budget: int | None = None, *observers: Observer) -> Federation:
+    server = get_method(setup.experiment.method.name).server(setup.experiment.method, setup.task)
+    engine = InlineEngine(setup)
     if budget is not None:
         engine.host.budget = budget
-    return Federation(site.experiment, server, engine, observers)
+    return Federation(setup.experiment, server, engine, observers)
 
 
 def bits(federation: Federation, directory: Path) -> dict[str, Any]:
@@ -68,13 +68,13 @@ def test_a_tiny_budget_changes_no_bit(
     (tmp_path / "counting_head.py").write_text(FACTORY)
     monkeypatch.syspath_prepend(tmp_path)
     options = {"name": method, **({"warmup_rounds": 0} if method == "fedl2g-f" else {})}
-    site = site_of(tiny(method=options, models=models))
+    setup = site_of(tiny(method=options, models=models))
     found = []
     for budget in (None, 1):
-        federation = federation_of(site, budget)
+        federation = federation_of(setup, budget)
         federation.run()
         host = federation.engine.host  # type: ignore[attr-defined]
-        assert len(host._halves) == (site.experiment.clients if budget is None else 1)
+        assert len(host._halves) == (setup.experiment.clients if budget is None else 1)
         found.append(bits(federation, tmp_path / str(budget)))
         federation.engine.close()
     assert found[0] == found[1]
@@ -146,8 +146,8 @@ def test_memory_of_gpus_is_shared_by_their_workers(tiny: Any, monkeypatch: pytes
 
 
 def test_a_run_with_a_budget_is_resumed_to_the_same_bits(tiny: Any, site_of: Any, tmp_path: Path) -> None:
-    site = site_of(tiny())
-    whole = federation_of(site)
+    setup = site_of(tiny())
+    whole = federation_of(setup)
     whole.run()
 
     class Stop(Observer):
@@ -155,12 +155,12 @@ def test_a_run_with_a_budget_is_resumed_to_the_same_bits(tiny: Any, site_of: Any
             if record.round == 2:
                 federation.stop("here")
 
-    first = federation_of(site, 1, Stop())
+    first = federation_of(setup, 1, Stop())
     first.run()
     (tmp_path / "saved").mkdir()
     first.engine.save(tmp_path / "saved")
     tensors, values = first.state_dict()
-    second = federation_of(site, 1)
+    second = federation_of(setup, 1)
     second.engine.restore(tmp_path / "saved")
     assert not second.engine.host._halves  # type: ignore[attr-defined]  # read when they are needed
     first.engine.close()
@@ -277,8 +277,8 @@ def test_a_full_disk_while_clients_make_room_is_one_sentence(
         raise error
 
     scratch = tmp_path / "run/scratch"
-    site = replace(site_of(tiny(method={"name": "local"}, rounds=1)), scratch=scratch)
-    engine = InlineEngine(site)
+    setup = replace(site_of(tiny(method={"name": "local"}, rounds=1)), scratch=scratch)
+    engine = InlineEngine(setup)
     host = engine.host
     host.budget = 1
     sentence = (
@@ -293,7 +293,7 @@ def test_a_full_disk_while_clients_make_room_is_one_sentence(
     trained = [client for client in range(5) if client in host._changed]
     assert all(client in host._halves or client in host._store._writing for client in trained)
     assert set(host._halves) >= host._unsaved
-    assert host._taken == sum(host._bytes[site.architecture(client)] for client in host._halves)
+    assert host._taken == sum(host._bytes[setup.architecture(client)] for client in host._halves)
     kept = {client: host.state(client) for client in trained}  # nobody was lost, and there is room again
     host.half(4)
     for client, state in kept.items():
@@ -321,7 +321,7 @@ if any("fedl2g.engines.worker" in part for part in sys.orig_argv):
 
 def test_a_worker_says_it_with_the_same_sentence(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "full_disk.py").write_text(FULL_DISK)
-    monkeypatch.setattr("fedl2g.references._loaded", [])
+    monkeypatch.setattr("fedl2g.references._plugins", [])
     load_plugin(str(tmp_path / "full_disk.py"))
     experiment = tiny(participation=1, rounds=1, execution={"engine": "workers", "workers": 1})
     with pytest.raises(RunError, match=r"^cannot write the state of a client in .*: No space left .* resume \S*run`$"):

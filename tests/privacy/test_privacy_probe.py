@@ -11,7 +11,8 @@ import torch
 
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.base import open_engine
-from fedl2g.engines.host import Host, Site
+from fedl2g.engines.host import Host
+from fedl2g.setup import Setup
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.leakage.membership import members_of, sample_areas
@@ -47,7 +48,7 @@ def test_layouts_are_settled_as_in_a_run(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(calibration, "faster_layout", lambda name, **_: "channels_last")
     seen: list[Experiment] = []
     monkeypatch.setattr(
-        "fedl2g.leakage.probe.open_engine", lambda site: seen.append(site.experiment) or open_engine(site)
+        "fedl2g.leakage.probe.open_engine", lambda setup: seen.append(setup.experiment) or open_engine(setup)
     )
     probe(Experiment(**{**TINY, "rounds": 1}, method="feddistill", layout="auto"))
     assert seen[0].channels_last == {"small_cnn"}
@@ -94,9 +95,9 @@ def _half(method: str) -> tuple[ClientHalf[Any], Payload]:
     experiment = Experiment(**{**TINY, "partition": "iid", "clients": 2}, method=method)
     dataset = load_dataset("digits", samples=200, image_size=16)
     split = make_partition("iid", dataset.labels, None, clients=2, classes=10, seed=0)
-    site = Site(experiment, dataset, split)
-    sent = get_method(method).server(experiment.method, site.task).broadcast(1)
-    return Host(site, torch.device("cpu")).half(0), sent
+    setup = Setup(experiment, dataset, split)
+    sent = get_method(method).server(experiment.method, setup.task).broadcast(1)
+    return Host(setup, torch.device("cpu")).half(0), sent
 
 
 def _alone(half: ClientHalf[Any], sample: ImageView, sent: Payload) -> Payload:

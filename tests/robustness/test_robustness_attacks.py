@@ -11,7 +11,8 @@ import torch
 
 import fedl2g
 from fedl2g.data import load_dataset, make_partition
-from fedl2g.engines.host import Host, Site
+from fedl2g.engines.host import Host
+from fedl2g.setup import Setup
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.experiment.policies import Attack
@@ -57,9 +58,9 @@ def test_fedkd_is_attacked_by_the_network_that_its_factors_stand_for(tmp_path: P
         experiment = Experiment(**{**TINY, "method": "fedkd", "clients": 1}, attack=attack)
         dataset = load_dataset("digits", samples=150, image_size=16)
         partition = make_partition("iid", dataset.labels, None, clients=1, classes=10, seed=0)
-        site = Site(experiment, dataset, partition)
-        server = get_method("fedkd").server(experiment.method, site.task)
-        host = Host(site, torch.device("cpu"))
+        setup = Setup(experiment, dataset, partition)
+        server = get_method("fedkd").server(experiment.method, setup.task)
+        host = Host(setup, torch.device("cpu"))
         broadcast = server.broadcast(1)
         reply = host.train(0, 1, broadcast)
         server.check(reply.payload)

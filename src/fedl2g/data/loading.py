@@ -19,11 +19,11 @@ from fedl2g.data.user import (
     content_of_arrays,
     digest_of_arrays,
     file_identity,
-    is_function,
     read_folder,
     read_npz,
 )
 from fedl2g.errors import DataError, nearest
+from fedl2g.references import is_reference
 
 SUBSET_SEED = 0
 
@@ -85,7 +85,7 @@ def _locate(
             return entry.read(files, size)
 
         return name, key, build
-    if is_function(name) and not Path(name).exists():
+    if is_reference(name) and not Path(name).exists():
         arrays = call_function(name)
         key = cache_key(name, [digest_of_arrays(arrays), image_size])
         return name, key, partial(content_of_arrays, arrays, name, image_size)

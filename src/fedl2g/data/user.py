@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
-import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,16 +14,11 @@ from numpy.typing import NDArray
 from fedl2g.data.dataset import Content
 from fedl2g.data.images import ImageFile, decode_images, resize_images
 from fedl2g.errors import DataError
+from fedl2g.references import load_reference
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 FOLDER_IMAGE_SIZE = 64
 """Pixels a side for a folder of images, which come in all sizes, where the user names no size."""
-_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-
-
-def is_function(name: str) -> bool:
-    """Whether a dataset's name has the form `package.module:function`."""
-    return _FUNCTION.fullmatch(name) is not None
 
 
 def file_identity(path: Path) -> list[Any]:
@@ -59,17 +51,9 @@ def read_npz(path: Path, image_size: int | None) -> Content:
 
 def call_function(name: str) -> dict[str, NDArray[Any]]:
     """The arrays that the user's function returns; the module may lie in the current folder."""
-    module_name, function_name = name.split(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError) as error:
-        raise DataError(
-            f"The dataset function {name} cannot be imported ({error}); start fedl2g in the folder of its module, or "
-            "install the module."
-        ) from error
-    finally:
-        sys.path.remove(os.getcwd())
+    function = load_reference(name)
+    if not callable(function):
+        raise DataError(f"dataset: {name} is not a function; expected one that returns (images, labels)")
     returned = function()
     if not isinstance(returned, tuple) or len(returned) not in (2, 3):
         raise DataError(f"The dataset function {name} must return (images, labels) or (images, labels, domains).")

@@ -93,9 +93,9 @@ def _labels(dataset: object) -> str:
 
 
 def _split(site: object) -> str:
-    from fedl2g.engines.host import Site
+    from fedl2g.setup import Setup
 
-    assert isinstance(site, Site)
+    assert isinstance(site, Setup)
     train, test = (sum(map(len, part)) for part in (site.partition.train, site.partition.test))
     if train < 2 or test < 1:
         raise ValueError(f"{train} samples to train and {test} to test on are too few")
@@ -104,7 +104,7 @@ def _split(site: object) -> str:
 
 def _model(file: SiteFile, coordinator: Coordinator) -> str:
     file.use_code()
-    model = coordinator.site.task.build(file.model, "init", file.client_id)
+    model = coordinator.setup.task.build(file.model, "init", file.client_id)
     count = sum(parameter.numel() for parameter in model.parameters())
     return f"{file.model} builds, {count:,} parameters"
 
@@ -114,7 +114,8 @@ def _batch(file: SiteFile, coordinator: Coordinator, dataset: object) -> str:
 
     from fedl2g.data import Dataset
     from fedl2g.deploy.own_site import own_site
-    from fedl2g.engines.host import Host, resolve_device
+    from fedl2g.engines.host import Host
+    from fedl2g.learning.devices import resolve_device
     from fedl2g.process import one_thread
 
     assert isinstance(dataset, Dataset)

@@ -13,8 +13,8 @@ from fedl2g.errors import SettingError
 from fedl2g.experiment.policies import SITES
 
 if TYPE_CHECKING:
-    from fedl2g.engines.host import Site
     from fedl2g.experiment import Experiment
+    from fedl2g.setup import Setup
 
 
 class FederationTable(BaseModel):
@@ -49,12 +49,12 @@ class Coordinator:
     federation: FederationTable
 
     @property
-    def site(self) -> Site:
+    def setup(self) -> Setup:
         """What the server knows of the clients: no data, only what everybody agrees on."""
         import numpy as np
 
         from fedl2g.data import Dataset, Partition
-        from fedl2g.engines.host import Site
+        from fedl2g.setup import Setup
 
         table = self.federation
         dataset = Dataset(
@@ -67,13 +67,13 @@ class Coordinator:
             fingerprint=SITES,
         )
         nothing = tuple(np.empty(0, dtype=np.int64) for _ in table.sites)
-        return Site(self.experiment, dataset, Partition(nothing, nothing))
+        return Setup(self.experiment, dataset, Partition(nothing, nothing))
 
 
 def read_coordinator(path: Path) -> Coordinator:
     """Read the coordinator's file."""
     from fedl2g.experiment import Experiment
-    from fedl2g.models.catalog import is_factory
+    from fedl2g.references import is_reference
 
     settings = read_toml(path)
     try:
@@ -94,7 +94,7 @@ def read_coordinator(path: Path) -> Coordinator:
             f"{path}: layout: auto is measured on one machine, but the clients of a deployment compute on their own; "
             "choose contiguous, channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
         )
-    if named := [name for name in experiment.architectures if is_factory(name)]:
+    if named := [name for name in experiment.architectures if is_reference(name)]:
         raise SettingError(f"{path}: models names the code {named[0]!r}; each site names its own in its site file")
     return Coordinator(experiment, table)
 

@@ -60,8 +60,9 @@ def export_site(path: Path, out: Path, *, run: str | None = None) -> list[Path]:
 def export_client(path: Path, client: int, out: Path) -> list[Path]:
     """Export the model of one client from a run directory's last checkpoint."""
     from fedl2g.data import load_dataset
-    from fedl2g.engines.host import Site, client_file
+    from fedl2g.engines.host import client_file
     from fedl2g.runs.directory import RunDirectory
+    from fedl2g.setup import Setup
 
     directory = RunDirectory.open(path)
     experiment = directory.experiment()
@@ -71,7 +72,7 @@ def export_client(path: Path, client: int, out: Path) -> list[Path]:
     if not checkpoints or not client_file(checkpoints[-1], client).is_file():
         raise RunError(f"{path} holds no trained model of client {client}: it has not trained before a checkpoint")
     dataset = load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
-    site = Site(experiment, dataset, directory.partition())
+    site = Setup(experiment, dataset, directory.partition())
     state = safetensors.torch.load_file(client_file(checkpoints[-1], client))
     described = {"architecture": site.architecture(client), "round": int(checkpoints[-1].name[6:]), "client": client}
     return _export(site.task, site.architecture(client), state, dataset.class_names, described, out)

@@ -4,36 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
 
 import numpy as np
 
 from fedl2g.data import Dataset, Partition, load_dataset, make_partition
-from fedl2g.data.user import is_function
 from fedl2g.deploy.site_file import SiteFile
 from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.node import Node
-from fedl2g.engines.host import Site, resolve_device
 from fedl2g.errors import DataError, RunError, SettingError, nearest
 from fedl2g.experiment import Experiment
-from fedl2g.models.catalog import is_factory
+from fedl2g.learning.devices import resolve_device
+from fedl2g.references import is_reference
 from fedl2g.runs.directory import write_atomically
-
-
-@dataclass(frozen=True)
-class OwnSite(Site):
-    """A site whose only client has the model that the institution named."""
-
-    model: str = ""
-
-    def architecture(self, client: int) -> str:
-        return self.model
+from fedl2g.setup import Setup
 
 
 def make_node(file: SiteFile, request: Request) -> Node:
     """The node that answers a request with this site's model and data."""
     experiment = request.experiment
-    if is_factory(experiment.architectures[0]):
+    if is_reference(experiment.architectures[0]):
         raise SettingError(f"the coordinator names code to import ({experiment.architectures[0]}): refused")
     if file.client_id >= experiment.clients:
         raise SettingError(f"this site is client {file.client_id}, but the federation has {experiment.clients}")
@@ -62,7 +51,7 @@ def _describe(file: SiteFile, request: Request) -> None:
 def load_data(file: SiteFile, classes: tuple[str, ...], image_shape: tuple[int, int, int]) -> Dataset:
     """The site's images, with labels numbered as the federation numbers its classes."""
     file.use_code()
-    function = is_function(file.data) and not file.path(file.data).exists()
+    function = is_reference(file.data) and not file.path(file.data).exists()
     size = image_shape[1] if image_shape[1] == image_shape[2] else None
     found = load_dataset(
         file.data if function else str(file.path(file.data)), image_size=size, data_dir=file.path(file.store) / "data"
@@ -91,7 +80,7 @@ def renumber(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     return dataclasses.replace(dataset, labels=labels, class_names=classes, folder=None)
 
 
-def own_site(file: SiteFile, experiment: Experiment, dataset: Dataset) -> OwnSite:
+def own_site(file: SiteFile, experiment: Experiment, dataset: Dataset) -> Setup:
     """The site of one client: all of the data is its own, split into train and test here."""
     split = make_partition(
         f"file:{file.path(file.split)}" if file.split else "iid",
@@ -108,4 +97,4 @@ def own_site(file: SiteFile, experiment: Experiment, dataset: Dataset) -> OwnSit
         tuple(part.train[0] if part else empty for part in held),
         tuple(part.test[0] if part else empty for part in held),
     )
-    return OwnSite(experiment, dataset, partition, model=file.model)
+    return Setup(experiment, dataset, partition, models=(file.model,))

@@ -18,10 +18,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.engines.flower.engine import GridEngine, Patience
-from fedl2g.engines.host import Site
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.methods.base import Reply
 from fedl2g.runs.runner import run_site
+from fedl2g.setup import Setup
 
 app = ServerApp()
 _log = logging.getLogger("fedl2g.deploy")
@@ -40,17 +40,17 @@ def main(grid: Grid, context: Context) -> None:
 
 def run(grid: Grid, experiment: Path, out: Path) -> None:
     """Run a federation over this grid; messages go to the run directory's log too."""
-    site = read_coordinator(experiment).site
+    setup = read_coordinator(experiment).setup
     handlers: list[logging.Handler] = []
-    _give_up_after(grid, site.experiment.execution.link_seconds)
+    _give_up_after(grid, setup.experiment.execution.link_seconds)
 
-    def open_grid(site: Site) -> DeploymentEngine:
+    def open_grid(setup: Setup) -> DeploymentEngine:
         handlers.append(_log_to(out / "log.txt"))
-        return DeploymentEngine(grid, site)
+        return DeploymentEngine(grid, setup)
 
     try:
-        with _ended_by_flower(), _link_lost(site.experiment.execution.link_seconds):
-            result = run_site(site, out, open_grid)
+        with _ended_by_flower(), _link_lost(setup.experiment.execution.link_seconds):
+            result = run_site(setup, out, open_grid)
         _log.info("the run is over: best accuracy %.4f in round %d", result.best_accuracy, result.best_round)
     except FedL2GError as error:
         _log.error("the run stopped: %s", error)
@@ -118,8 +118,8 @@ class DeploymentEngine(GridEngine):
 
     check: Callable[[Reply], None]  # given by the federation
 
-    def __init__(self, grid: Grid, site: Site) -> None:
-        super().__init__(grid, site, secrets.token_hex(8), _PATIENCE)
+    def __init__(self, grid: Grid, setup: Setup) -> None:
+        super().__init__(grid, setup, secrets.token_hex(8), _PATIENCE)
         self.check = _accept
 
     def _judge(self, reply: Reply) -> None:

@@ -12,7 +12,7 @@ from fedl2g.methods.base import Reply
 from fedl2g.payload import Payload
 
 if TYPE_CHECKING:
-    from fedl2g.engines.host import Site
+    from fedl2g.setup import Setup
 
 
 @dataclass(frozen=True)
@@ -67,18 +67,18 @@ class Selective(Protocol):
     check: Callable[[Reply], None]  # set by the federation; a PayloadError says why a reply cannot be used
 
 
-def open_engine(site: Site) -> Engine:
+def open_engine(setup: Setup) -> Engine:
     """The engine that the experiment asks for, with all its clients."""
     from fedl2g.engines.inline import InlineEngine
     from fedl2g.engines.workers import WorkersEngine
 
-    if site.experiment.execution.engine == "workers":
-        return WorkersEngine(site)
-    if site.experiment.execution.engine == "flower":
+    if setup.experiment.execution.engine == "workers":
+        return WorkersEngine(setup)
+    if setup.experiment.execution.engine == "flower":
         from fedl2g.engines.flower import require_flower
 
         require_flower()
         from fedl2g.engines.flower.simulation import open_simulation
 
-        return open_simulation(site)
-    return InlineEngine(site)
+        return open_simulation(setup)
+    return InlineEngine(setup)

@@ -6,9 +6,8 @@ import tempfile
 import time
 import warnings
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,16 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from fedl2g.data import Dataset, Partition
 from fedl2g.engines.base import Evaluation
 from fedl2g.engines.states import Shapes, State, StateStore, available_bytes, shapes_of, stored_shapes
-from fedl2g.errors import PayloadError, RunError, SettingError
+from fedl2g.errors import PayloadError, RunError
 from fedl2g.experiment import Experiment
 from fedl2g.experiment.policies import Privacy
-from fedl2g.learning.client import Client, Task
+from fedl2g.learning.client import Client
 from fedl2g.learning.profiling import OTHER, watch
 from fedl2g.learning.training import ImageView
 from fedl2g.methods.base import ClientHalf, Reply, Report
 from fedl2g.methods.registry import get_method
-from fedl2g.models.catalog import is_factory
 from fedl2g.payload import Payload
 from fedl2g.process import keep_freed_memory
 from fedl2g.uploads.attack import corrupt, hostile_clients, random_labels
@@ -47,47 +44,6 @@ def protection_of(experiment: Experiment) -> Protection | None:
     return Protection(e.privacy, e.clients, e.participation, e.rounds, e.seed)
 
 
-@dataclass(frozen=True)
-class Site:
-    """What is needed to bring clients to life: the experiment, the data and who holds which samples."""
-
-    experiment: Experiment
-    dataset: Dataset
-    partition: Partition
-    scratch: Path | None = None  # where clients that do not fit in memory wait: on the disk of the checkpoints
-
-    @property
-    def task(self) -> Task:
-        """What the server and all clients know in common."""
-        e = self.experiment
-        return Task(
-            classes=self.dataset.classes,
-            image_shape=self.dataset.image_shape,
-            seed=e.seed,
-            rounds=e.rounds,
-            auxiliary=e.architectures[0],
-            batch_size=e.batch_size,
-            local_epochs=e.local_epochs,
-            client_lr=e.client_lr,
-            reshuffle=e.reshuffle,
-            dtype=getattr(torch, e.precision),
-            channels_last=e.channels_last,
-            aggregation=e.aggregation,
-            protection=protection_of(e),
-        )
-
-    def check(self) -> None:
-        """Refuse, before anything is written, a device that is not there or a user's network that does not fit."""
-        resolve_device(self.experiment.device)
-        for name in dict.fromkeys(self.experiment.architectures):
-            if is_factory(name):
-                self.task.build(name, "check")
-
-    def architecture(self, client: int) -> str:
-        """The architecture of one client."""
-        return self.experiment.architectures[client % len(self.experiment.architectures)]
-
-
 class Host:
     """Builds clients when they are first needed, keeps them, trains and evaluates them.
 
@@ -95,30 +51,30 @@ class Host:
     of how many hosts on this machine it is.
     """
 
-    def __init__(self, site: Site, device: torch.device, share: tuple[int, int] = (0, 1)) -> None:
+    def __init__(self, setup: Setup, device: torch.device, share: tuple[int, int] = (0, 1)) -> None:
         if device.type == "cpu":
             keep_freed_memory()
-        self.site = site
-        self.task = site.task
+        self.setup = setup
+        self.task = setup.task
         self.device = device
-        self.method = get_method(site.experiment.method.name)
+        self.method = get_method(setup.experiment.method.name)
         with warnings.catch_warnings():  # the shared arrays are read-only memory maps, and nobody writes to them
             warnings.simplefilter("ignore", UserWarning)
-            self.images = torch.from_numpy(site.dataset.images)
-            self.labels = torch.from_numpy(site.dataset.labels)
-        self.hostile = hostile_clients(site.experiment.attack, site.experiment.clients, self.task.seed)
-        self.budget = memory_budget(site.experiment, device, hosts=share[1])
+            self.images = torch.from_numpy(setup.dataset.images)
+            self.labels = torch.from_numpy(setup.dataset.labels)
+        self.hostile = hostile_clients(setup.experiment.attack, setup.experiment.clients, self.task.seed)
+        self.budget = memory_budget(setup.experiment, device, hosts=share[1])
         self._halves: OrderedDict[int, ClientHalf[Any]] = OrderedDict()  # those in memory, the last used at the end
         self._bytes: dict[str, int] = {}  # what a client of each architecture takes
         self._weighed: set[tuple[str, str]] = set()
         self._taken = 0
         self._changed: set[int] = set()  # all that are not as freshly built, in memory or not
         self._unsaved: set[int] = set()  # those in memory that have changed since the store saw them
-        self._store = StateStore(site.scratch / f"host-{share[0]}" if site.scratch else None)
+        self._store = StateStore(setup.scratch / f"host-{share[0]}" if setup.scratch else None)
         self._coming: deque[int] = deque()
         self._evaluations: dict[int, Evaluation] = {}
-        if site.experiment.execution.profile:
-            watch.on(_waiter(device))
+        if setup.experiment.execution.profile:
+            watch.on(synchronizer(device))
         else:
             watch.off()  # an earlier run in this process may have used it
 
@@ -133,7 +89,7 @@ class Host:
                     state = self._store.read(client)
                 _load(half, state)
             self._halves[client] = half
-            self._taken += self._bytes.get(self.site.architecture(client), 0)
+            self._taken += self._bytes.get(self.setup.architecture(client), 0)
             self._weigh(client, "built")
             self._make_room()
         while self._coming and self._coming[0] == client:
@@ -152,11 +108,11 @@ class Host:
 
     def _weigh(self, client: int, when: str) -> None:
         """Learn what clients of this architecture take: once as built, once as used, which may leave tensors behind."""
-        architecture = self.site.architecture(client)
+        architecture = self.setup.architecture(client)
         if (architecture, when) not in self._weighed:
             self._weighed.add((architecture, when))
             self._bytes[architecture] = max(self._bytes.get(architecture, 0), _bytes_of(self._halves[client]))
-            self._taken = sum(self._bytes[self.site.architecture(c)] for c in self._halves)
+            self._taken = sum(self._bytes[self.setup.architecture(c)] for c in self._halves)
 
     def _make_room(self) -> None:
         """Send the least recently used clients to the disk until the others fit; the newest stays in any case."""
@@ -167,7 +123,7 @@ class Host:
                     self._store.write_behind(client, _state(half))
                 self._unsaved.remove(client)
             del self._halves[client]
-            self._taken -= self._bytes[self.site.architecture(client)]
+            self._taken -= self._bytes[self.setup.architecture(client)]
 
     @contextmanager
     def _disk(self, what: str, advice: str) -> Iterator[None]:
@@ -176,14 +132,14 @@ class Host:
             yield
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            scratch = self.site.scratch
+            scratch = self.setup.scratch
             message = f"cannot {what} the state of a client in {scratch or tempfile.gettempdir()}: {reason}"
             if scratch is not None:
                 message += f"; the last checkpoint is intact: {advice} with `fedl2g resume {scratch.parent}`"
             raise RunError(message) from error
 
     def _build(self, client: int) -> ClientHalf[Any]:
-        architecture = self.site.architecture(client)
+        architecture = self.setup.architecture(client)
         # Never a network that another client has used: a method's half may keep what it finds in a fresh one.
         model = self.task.build(architecture, "init", client)
         if self.device.type != "cpu":
@@ -197,13 +153,13 @@ class Host:
                 dtype=self.task.dtype,
                 layout=self.task.layout(architecture),
             )
-            for part in (self.site.partition.train, self.site.partition.test)
+            for part in (self.setup.partition.train, self.setup.partition.test)
         )
-        if client in self.hostile and self.site.experiment.attack.kind == "random_labels":
+        if client in self.hostile and self.setup.experiment.attack.kind == "random_labels":
             train.labels = random_labels(
-                train.labels, train.indices, self.task.classes, self.site.experiment.attack, self.task.seed, client
+                train.labels, train.indices, self.task.classes, self.setup.experiment.attack, self.task.seed, client
             )
-        return self.method.client(self.site.experiment.method, Client(client, self.task, model, train, test))
+        return self.method.client(self.setup.experiment.method, Client(client, self.task, model, train, test))
 
     def train(self, client: int, round: int, payload: Payload) -> Reply:
         """One client's round."""
@@ -224,14 +180,14 @@ class Host:
         upload = {name: t.detach().cpu().contiguous() for name, t in upload.items()}
         if self.task.protection is not None:  # first: noise must fall on the rows of absent classes too
             upload = self.task.protection.densified(upload, self.task.classes)
-        upload = add_noise(upload, self.site.experiment.noise, self.task.seed, client, round)
+        upload = add_noise(upload, self.setup.experiment.noise, self.task.seed, client, round)
         if self.task.protection is not None:
             upload = self.task.protection.protect(upload, payload, self.task.classes, client, round)
             report = self.task.protection.reticent(report)
         if client in self.hostile:
-            attack = self.site.experiment.attack
+            attack = self.setup.experiment.attack
             upload = corrupt(half.whole(upload), half.whole(payload), attack, self.task.seed, client, round)
-        if self.site.experiment.execution.profile:  # loading and packing are no part of the training's seconds
+        if self.setup.experiment.execution.profile:  # loading and packing are no part of the training's seconds
             report.laps[OTHER] = time.perf_counter() - came - seconds
         return Reply(client, upload, report)
 
@@ -280,7 +236,7 @@ class Host:
             client = int(path.stem.removeprefix("client-"))
             if self.holds(client):
                 # Read when it is needed; whether it will fit is seen now, by its names and shapes.
-                architecture = self.site.architecture(client)
+                architecture = self.setup.architecture(client)
                 if architecture not in shapes:
                     shapes[architecture] = shapes_of(_state(self._build(client)))
                 if stored_shapes(path) != shapes[architecture]:
@@ -347,31 +303,6 @@ def memory_budget(experiment: Experiment, device: torch.device, hosts: int) -> i
     return available_bytes() // 2 // hosts
 
 
-def _waiter(device: torch.device) -> Callable[[], None] | None:
-    """What waits until a device has done all it was asked to do."""
-    if device.type in ("cpu", "meta"):
-        return None
-    module = torch.get_device_module(device)
-    if device.type == "mps":
-        return module.synchronize  # type: ignore[no-any-return]  # there is but one, and it takes no name
-    return lambda: module.synchronize(device)
-
-
 def client_file(directory: Path, client: int) -> Path:
     """Where a checkpoint keeps one client's state."""
     return directory / f"client-{client:06d}.safetensors"
-
-
-def resolve_device(name: str, worker: int = 0) -> torch.device:
-    """The device a host computes on; several (all GPUs, if none is named) are dealt out to the workers in turn."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    if name == "cuda" and torch.cuda.device_count() > 1:
-        name = ",".join(f"cuda:{index}" for index in range(torch.cuda.device_count()))
-    devices = [torch.device(part) for part in name.split(",")]
-    for device in devices:
-        if device.type != "cpu" and (device.index or 0) >= torch.get_device_module(device).device_count():
-            raise SettingError(
-                f"device: this machine has no {str(device)!r}; use --device cpu, or auto to take what is there"
-            )
-    return devices[worker % len(devices)]

@@ -6,17 +6,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedl2g.engines.base import Evaluation
-from fedl2g.engines.host import Host, Site, resolve_device
+from fedl2g.engines.host import Host
+from fedl2g.learning.devices import resolve_device
 from fedl2g.methods.base import Reply
 from fedl2g.payload import Payload
 from fedl2g.process import one_thread
+from fedl2g.setup import Setup
 
 
 class InlineEngine:
     """One host, called directly."""
 
-    def __init__(self, site: Site) -> None:
-        self.host = Host(site, resolve_device(site.experiment.device))
+    def __init__(self, setup: Setup) -> None:
+        self.host = Host(setup, resolve_device(setup.experiment.device))
 
     def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply]:
         self.host.expect(participants)

@@ -16,12 +16,14 @@ from safetensors import SafetensorError
 from fedl2g.data import Partition, load_dataset
 from fedl2g.data.cache import open_whole
 from fedl2g.engines import wire
-from fedl2g.engines.host import Host, Site, resolve_device
+from fedl2g.engines.host import Host
 from fedl2g.errors import FedL2GError, RunError
 from fedl2g.experiment import Experiment
+from fedl2g.learning.devices import resolve_device
 from fedl2g.payload import Payload
 from fedl2g.process import rare_garbage_collection
 from fedl2g.references import load_plugin
+from fedl2g.setup import Setup
 
 
 @rare_garbage_collection()
@@ -64,16 +66,16 @@ def _start(header: wire.Header) -> Host:
     if dataset.fingerprint != header["dataset"]:
         raise RunError("the dataset changed while the run was starting; start it again")
     scratch = Path(header["scratch"]) if header["scratch"] else None
-    site = Site(experiment, dataset, Partition.from_json(header["partition"]), scratch)
+    setup = Setup(experiment, dataset, Partition.from_json(header["partition"]), scratch)
     device = resolve_device(experiment.device, header["worker"])
-    return PinnedHost(site, device, frozenset(header["clients"]), (header["worker"], header["workers"]))
+    return PinnedHost(setup, device, frozenset(header["clients"]), (header["worker"], header["workers"]))
 
 
 class PinnedHost(Host):
     """A host for some of the clients: those pinned to this worker."""
 
-    def __init__(self, site: Site, device: torch.device, clients: frozenset[int], share: tuple[int, int]) -> None:
-        super().__init__(site, device, share)
+    def __init__(self, setup: Setup, device: torch.device, clients: frozenset[int], share: tuple[int, int]) -> None:
+        super().__init__(setup, device, share)
         self.clients = clients
 
     def holds(self, client: int) -> bool:

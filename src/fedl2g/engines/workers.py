@@ -13,12 +13,12 @@ from pathlib import Path
 from fedl2g import errors
 from fedl2g.engines import wire
 from fedl2g.engines.base import Evaluation, WorkerLost
-from fedl2g.engines.host import Site
 from fedl2g.methods.base import Reply, Report
 from fedl2g.methods.registry import get_method
 from fedl2g.models.calibration import step_seconds
 from fedl2g.payload import Payload
 from fedl2g.references import loaded_plugins
+from fedl2g.setup import Setup
 
 
 class _Worker:
@@ -50,13 +50,13 @@ class _Worker:
 class WorkersEngine:
     """Hosts in worker processes; only payloads and metrics cross, the data is memory-mapped by each."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        count = min(site.experiment.execution.workers, site.experiment.clients)
-        self.placement = balance(_costs(site), count)
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        count = min(setup.experiment.execution.workers, setup.experiment.clients)
+        self.placement = balance(_costs(setup), count)
         self.lanes = count  # clients that train at a time
         self.home = {client: number for number, clients in enumerate(self.placement) for client in clients}
-        self.predicts_with_broadcast = get_method(site.experiment.method.name).client.predicts_with_broadcast
+        self.predicts_with_broadcast = get_method(setup.experiment.method.name).client.predicts_with_broadcast
         self._workers: list[_Worker] = []
         try:
             self._workers = self._start(range(count))
@@ -71,13 +71,13 @@ class WorkersEngine:
                 "do": "start",
                 "worker": worker.number,
                 "workers": len(self.placement),
-                "scratch": str(self.site.scratch.resolve()) if self.site.scratch else None,
+                "scratch": str(self.setup.scratch.resolve()) if self.setup.scratch else None,
                 "clients": worker.clients,
-                "experiment": self.site.experiment.model_dump(mode="json"),
+                "experiment": self.setup.experiment.model_dump(mode="json"),
                 "plugins": loaded_plugins(),
-                "dataset": self.site.dataset.fingerprint,
-                "folder": str(self.site.dataset.folder.resolve()) if self.site.dataset.folder else None,
-                "partition": self.site.partition.to_json(),
+                "dataset": self.setup.dataset.fingerprint,
+                "folder": str(self.setup.dataset.folder.resolve()) if self.setup.dataset.folder else None,
+                "partition": self.setup.partition.to_json(),
             }
             self._send(worker, wire.pack(start))
         for _ in self._answers(started):
@@ -176,14 +176,14 @@ def balance(costs: Sequence[float], workers: int) -> list[list[int]]:
     return [sorted(clients) for clients in placement]
 
 
-def _costs(site: Site) -> list[float]:
+def _costs(setup: Setup) -> list[float]:
     """Expected seconds of each client's round: its training steps, at the measured time of its architecture's step."""
-    experiment, dataset = site.experiment, site.dataset
+    experiment, dataset = setup.experiment, setup.dataset
     seconds = {
         name: step_seconds(
             name, classes=dataset.classes, image_shape=dataset.image_shape, batch_size=experiment.batch_size
         )
         for name in dict.fromkeys(experiment.architectures)
     }
-    steps = (max(1, len(part) // experiment.batch_size) for part in site.partition.train)
-    return [n * experiment.local_epochs * seconds[site.architecture(c)] for c, n in enumerate(steps)]
+    steps = (max(1, len(part) // experiment.batch_size) for part in setup.partition.train)
+    return [n * experiment.local_epochs * seconds[setup.architecture(c)] for c, n in enumerate(steps)]

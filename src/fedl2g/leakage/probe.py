@@ -17,9 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.base import Absence, Engine, Evaluation, open_engine
-from fedl2g.engines.host import Site
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
@@ -30,7 +28,7 @@ from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
 from fedl2g.process import one_thread
 from fedl2g.round.record import best_record
-from fedl2g.runs.runner import settle_layout
+from fedl2g.setup import prepare
 
 
 @dataclass(frozen=True)
@@ -59,18 +57,8 @@ def probe(experiment: Experiment, observers: Sequence[Observer] = ()) -> Leak:
             f"method: {method.name} does not upload class vectors; the probe works for those that do, such as "
             "fedproto, feddistill, fedgh, fedl2g-l and fedl2g-f"
         )
-    dataset = load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
-    partition = make_partition(
-        experiment.partition,
-        dataset.labels,
-        dataset.domains,
-        clients=experiment.clients,
-        classes=dataset.classes,
-        seed=experiment.seed,
-        test_fraction=experiment.test_fraction,
-    )
-    experiment = settle_layout(experiment, dataset)
-    site = Site(experiment, dataset, partition)
+    setup = prepare(experiment)
+    experiment, dataset, partition = setup.experiment, setup.dataset, setup.partition
     has = np.zeros((experiment.clients, dataset.classes), dtype=bool)
     for client, indices in enumerate(partition.train):
         has[client, np.unique(dataset.labels[indices])] = True
@@ -79,8 +67,8 @@ def probe(experiment: Experiment, observers: Sequence[Observer] = ()) -> Leak:
             "partition: every client has all classes (or none), so there is nothing to guess; choose a skewed one, for "
             "example dirichlet:0.1"
         )
-    tap = _Tap(open_engine(site), dataset.classes)
-    federation = Federation(experiment, method.server(experiment.method, site.task), tap, observers)
+    tap = _Tap(open_engine(setup), dataset.classes)
+    federation = Federation(experiment, method.server(experiment.method, setup.task), tap, observers)
     try:
         federation.run()
     finally:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 from fedl2g.errors import SettingError
 from fedl2g.models import small
-from fedl2g.models.catalog import is_factory, parse_factory, resolve_models
+from fedl2g.models.catalog import resolve_models
 from fedl2g.models.split import Builder, SplitModel, split_model
+from fedl2g.references import is_reference, load_reference, parse_reference
 
 
 def build_model(name: str, *, classes: int, image_shape: tuple[int, int, int], feature_dim: int = 512) -> SplitModel:
@@ -23,7 +23,7 @@ def build_model(name: str, *, classes: int, image_shape: tuple[int, int, int], f
     for what, value in (("classes", classes), ("feature_dim", feature_dim), *zip("CHW", image_shape, strict=True)):
         if value < 1:
             raise SettingError(f"A model needs positive sizes, but {what} is {value}.")
-    if is_factory(name):
+    if is_reference(name):
         return _build_with_factory(name, classes, image_shape, feature_dim)
     resolved = resolve_models(name)
     if resolved != (name,):
@@ -40,8 +40,9 @@ def _builder(name: str) -> Builder:
 
 
 def _build_with_factory(name: str, classes: int, image_shape: tuple[int, int, int], feature_dim: int) -> SplitModel:
-    module_name, function_name, head_name = parse_factory(name)
-    factory = _import_factory(module_name, function_name)
+    factory = load_reference(name)
+    if not callable(factory):
+        raise SettingError(f"models: {name!r} is not a function; expected one that returns a network")
     offered = {"classes": classes, "image_shape": image_shape, "feature_dim": feature_dim}
     try:
         network = factory(**_accepted(factory, offered))
@@ -51,24 +52,14 @@ def _build_with_factory(name: str, classes: int, image_shape: tuple[int, int, in
         raise SettingError(f"The model factory {name!r} failed: {type(error).__name__}: {error}") from error
     try:
         return split_model(
-            network, classes=classes, feature_dim=feature_dim, image_shape=image_shape, head_name=head_name
+            network,
+            classes=classes,
+            feature_dim=feature_dim,
+            image_shape=image_shape,
+            head_name=parse_reference(name).attribute,
         )
     except SettingError as error:
         raise SettingError(f"The model of {name!r} cannot be used. {error}") from error
-
-
-def _import_factory(module_name: str, function_name: str) -> Callable[..., Any]:
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may fail to import in any way
-        raise SettingError(
-            f"Cannot import {module_name!r}, named as the home of a model factory: {type(error).__name__}: {error}. "
-            "Install it, or put its folder on PYTHONPATH."
-        ) from error
-    factory = getattr(module, function_name, None)
-    if not callable(factory):
-        raise SettingError(f"{module_name!r} has no function {function_name!r} to build a model with.")
-    return factory  # type: ignore[no-any-return]
 
 
 def _accepted(factory: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 from fedl2g.errors import SettingError, nearest
 from fedl2g.models.build import build_model
-from fedl2g.models.catalog import is_factory
 from fedl2g.process import keep_freed_memory, one_thread
+from fedl2g.references import is_reference
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -86,7 +86,7 @@ def _remembered(name: str, key: str, measure: Callable[[], float]) -> float:
         cache = _read_cache()  # another process may have measured it while this one waited
         if key not in cache:
             cache[key] = measure()
-            if not is_factory(name):
+            if not is_reference(name):
                 _write_cache(cache)
     return cache[key]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from fedl2g.errors import SettingError, nearest
+from fedl2g.references import is_reference
 
 _HTFE4 = ("cnn4", "googlenet", "mobilenet_v2", "resnet18")
 _DEEP_RESNETS = ("resnet34", "resnet50", "resnet101", "resnet152")
@@ -36,8 +36,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "small": _SMALL,
 }
 
-_FACTORY = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)(#(?P<head>\w+(\.\w+)*))?")
-
 
 def resolve_models(spec: str | Sequence[str]) -> tuple[str, ...]:
     """The architectures a user asked for: groups are expanded, every other name is checked and kept in its place.
@@ -56,7 +54,7 @@ def resolve_models(spec: str | Sequence[str]) -> tuple[str, ...]:
 def _resolve(name: str) -> tuple[str, ...]:
     if name in GROUPS:
         return GROUPS[name]
-    if name in ARCHITECTURES or is_factory(name):
+    if name in ARCHITECTURES or is_reference(name):
         return (name,)
     if ":" in name or "#" in name:
         raise SettingError(
@@ -68,19 +66,6 @@ def _resolve(name: str) -> tuple[str, ...]:
         f"Groups: {', '.join(GROUPS)}. Architectures: {', '.join(ARCHITECTURES)}. "
         "Your own network is named package.module:function."
     )
-
-
-def is_factory(name: str) -> bool:
-    """Whether a model name points at a user's own factory rather than at an architecture of this package."""
-    return _FACTORY.fullmatch(name) is not None
-
-
-def parse_factory(name: str) -> tuple[str, str, str | None]:
-    """The module, the function and the head attribute (or None) of "package.module:function#attribute"."""
-    match = _FACTORY.fullmatch(name)
-    if match is None:
-        raise SettingError(f"{name!r} does not name a model factory. Write package.module:function.")
-    return match["module"], match["function"], match["head"]
 
 
 def has_equal_heads(names: Sequence[str]) -> bool:

@@ -27,10 +27,11 @@ def embed(run: Run) -> dict[str, Any] | None:
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    from fedl2g.engines.host import Host, Site
+    from fedl2g.engines.host import Host
     from fedl2g.methods.registry import get_method
     from fedl2g.process import one_thread
     from fedl2g.runs.runner import named_code
+    from fedl2g.setup import Setup
 
     checkpoints = sorted(run.directory.checkpoints.glob("round-*"))
     dataset = cached_dataset(str(run.directory.about()["dataset_fingerprint"]))
@@ -40,15 +41,15 @@ def embed(run: Run) -> dict[str, Any] | None:
         experiment = run.directory.experiment()
         if named_code(experiment):
             return None
-        site = Site(experiment, dataset, run.directory.partition())
-        server = get_method(experiment.method.name).server(experiment.method, site.task)
+        setup = Setup(experiment, dataset, run.directory.partition())
+        server = get_method(experiment.method.name).server(experiment.method, setup.task)
         server.load_state_dict(safetensors.torch.load_file(checkpoints[-1] / "server.safetensors"))
         sent = server.broadcast(int(checkpoints[-1].name.removeprefix("round-")) + 1)
-        if set(sent) != {"ids", "rows"} or sent["rows"].shape[1] not in (site.task.feature_dim, site.task.classes):
+        if set(sent) != {"ids", "rows"} or sent["rows"].shape[1] not in (setup.task.feature_dim, setup.task.classes):
             return None
-        column = 0 if sent["rows"].shape[1] == site.task.feature_dim else 1
+        column = 0 if sent["rows"].shape[1] == setup.task.feature_dim else 1
         with one_thread(), torch.no_grad():
-            host = Host(site, torch.device("cpu"))
+            host = Host(setup, torch.device("cpu"))
             host.restore(checkpoints[-1])
             features, feature_of, means, mean_of = _client_vectors(host, experiment.clients, column)
     except (FedL2GError, OSError, KeyError, RuntimeError, safetensors.SafetensorError):

@@ -18,7 +18,8 @@ from fedl2g.federation import Observer
 from fedl2g.references import loaded_plugins
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.result import RunResult
-from fedl2g.runs.runner import Interrupted, load_data, run, settle_layout
+from fedl2g.runs.runner import Interrupted, run
+from fedl2g.setup import load_data, settle_layout
 
 
 def run_all(

@@ -18,8 +18,9 @@ from fedl2g.round.record import RoundRecord
 from fedl2g.runs.result import RunResult
 
 if TYPE_CHECKING:
-    from fedl2g.data import Dataset, Partition
+    from fedl2g.data import Partition
     from fedl2g.experiment import Experiment
+    from fedl2g.setup import Setup
 
 _FORMAT = 1
 _ABOUT = {
@@ -39,11 +40,12 @@ class RunDirectory:
         self.figures = path / "figures"
 
     @classmethod
-    def create(cls, path: Path, experiment: Experiment, dataset: Dataset, partition: Partition) -> RunDirectory:
+    def create(cls, path: Path, setup: Setup) -> RunDirectory:
         """Make a new run directory; it appears whole or not at all."""
         from fedl2g.references import loaded_plugins
         from fedl2g.runs.environment import describe_environment
 
+        experiment = setup.experiment
         about = {
             "format": _FORMAT,
             "method": experiment.method.name,
@@ -54,7 +56,7 @@ class RunDirectory:
             "rounds": experiment.rounds,
             "seed": experiment.seed,
             "fingerprint": experiment.fingerprint,
-            "dataset_fingerprint": dataset.fingerprint,
+            "dataset_fingerprint": setup.dataset.fingerprint,
             "plugins": loaded_plugins(),
             "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
@@ -65,7 +67,7 @@ class RunDirectory:
             (partial / "figures").mkdir()
             (partial / "metrics.jsonl").touch()
             (partial / "experiment.toml").write_text(experiment.to_toml(), encoding="utf-8")
-            (partial / "partition.json").write_text(partition.to_json(), encoding="utf-8")
+            (partial / "partition.json").write_text(setup.partition.to_json(), encoding="utf-8")
             (partial / "environment.json").write_text(json.dumps(describe_environment(), indent=2), encoding="utf-8")
             (partial / "run.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
             if path.is_dir() and not any(path.iterdir()):

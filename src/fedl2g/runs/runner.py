@@ -5,23 +5,21 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from fedl2g.data import Dataset, load_dataset, make_partition
 from fedl2g.engines import Engine, WorkerLost, open_engine
-from fedl2g.engines.host import Site, resolve_device
 from fedl2g.errors import Diverged, FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.methods.registry import get_method
-from fedl2g.models.catalog import is_factory
 from fedl2g.process import one_thread, rare_garbage_collection
+from fedl2g.references import is_reference
 from fedl2g.round.record import best_record
 from fedl2g.runs.checkpoint import restore_checkpoint
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.observers import Checkpointer, EarlyStop, MetricsWriter, StopOnInterrupt
 from fedl2g.runs.result import RunResult, Status, summarise
+from fedl2g.setup import Setup, load_data, prepare
 
 _ENDING = 60.0  # seconds a server needs to end once it has given its SuperLink up
 _REVIVALS = 20  # a worker that dies again and again is a fault of the machine, not bad luck
@@ -45,23 +43,12 @@ def run(experiment: Experiment, out: Path | str | None = None, observers: Sequen
         return _continue(RunDirectory.open(path), experiment, observers)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} exists and is not a run directory; choose another --out")
-    dataset = load_data(experiment)
-    partition = make_partition(
-        experiment.partition,
-        dataset.labels,
-        dataset.domains,
-        clients=experiment.clients,
-        classes=dataset.classes,
-        seed=experiment.seed,
-        test_fraction=experiment.test_fraction,
-    )
-    experiment = settle_layout(experiment, dataset)
-    site = Site(experiment, dataset, partition)
-    site.check()
-    directory = RunDirectory.create(path, experiment, dataset, partition)
+    setup = prepare(experiment)
+    setup.check()
+    directory = RunDirectory.create(path, setup)
     try:
         with directory.lock():
-            return _execute(directory, site, observers)
+            return _execute(directory, setup, observers)
     except SettingError:
         if not directory.history():  # a client could not even be built: leave nothing half-written
             shutil.rmtree(path)
@@ -69,19 +56,19 @@ def run(experiment: Experiment, out: Path | str | None = None, observers: Sequen
 
 
 def run_site(
-    site: Site, path: Path, open_clients: Callable[[Site], Engine], observers: Sequence[Observer] = ()
+    setup: Setup, path: Path, open_clients: Callable[[Setup, Path], Engine], observers: Sequence[Observer] = ()
 ) -> RunResult:
     """Run, or continue, an experiment whose clients live elsewhere: the caller says what is known of them and how they
     are reached."""
     if (path / "run.json").is_file():
         directory = RunDirectory.open(path)
-        if directory.about()["fingerprint"] != site.experiment.fingerprint:
+        if directory.about()["fingerprint"] != setup.experiment.fingerprint:
             raise RunError(f"{path} holds another experiment; choose another directory")
     else:
-        directory = RunDirectory.create(path, site.experiment, site.dataset, site.partition)
+        directory = RunDirectory.create(path, setup)
     # A server whose SuperLink was killed holds the directory until it has given up.
-    with directory.lock(wait=site.experiment.execution.link_seconds + _ENDING):
-        return directory.result() or _execute(directory, site, observers, open_clients, interruptible=False)
+    with directory.lock(wait=setup.experiment.execution.link_seconds + _ENDING):
+        return directory.result() or _execute(directory, setup, observers, open_clients, interruptible=False)
 
 
 def resume(
@@ -111,34 +98,14 @@ def resume(
 
 def named_code(experiment: Experiment) -> list[str]:
     """The Python functions that an experiment names, as models or as its dataset."""
-    functions = [name for name in experiment.architectures if is_factory(name)]
-    return functions + ([experiment.dataset] if is_factory(experiment.dataset) else [])
+    functions = [name for name in experiment.architectures if is_reference(name)]
+    return functions + ([experiment.dataset] if is_reference(experiment.dataset) else [])
 
 
 def default_directory(experiment: Experiment) -> Path:
     """runs/<data>-<method>-s<seed>-<start of the fingerprint>."""
     data = Path(experiment.dataset).stem.replace(":", "-")
     return Path("runs") / f"{data}-{experiment.method.name}-s{experiment.seed}-{experiment.fingerprint[:8]}"
-
-
-def settle_layout(experiment: Experiment, dataset: Dataset) -> Experiment:
-    """Put the layouts that are faster on this machine in place of `auto`: they are part of what gives the numbers."""
-    if experiment.layout != "auto":
-        return experiment
-    if resolve_device(experiment.device).type != "cpu":
-        raise SettingError(
-            f"layout: auto is measured on the CPU, which says nothing of the device {experiment.device!r}; choose "
-            "contiguous or channels_last"
-        )
-    from fedl2g.models.calibration import faster_layout
-
-    layouts = {
-        name: faster_layout(
-            name, classes=dataset.classes, image_shape=dataset.image_shape, batch_size=experiment.batch_size
-        )
-        for name in dict.fromkeys(experiment.architectures)
-    }
-    return experiment.settled(",".join(f"{name}={layout}" for name, layout in layouts.items()))
 
 
 def _continue(directory: RunDirectory, experiment: Experiment, observers: Sequence[Observer]) -> RunResult:
@@ -156,25 +123,20 @@ def _continue(directory: RunDirectory, experiment: Experiment, observers: Sequen
         dataset = load_data(experiment)
         if dataset.fingerprint != about["dataset_fingerprint"]:
             raise RunError(f"the dataset {experiment.dataset!r} is not the one {directory.path} was started with")
-        return _execute(directory, Site(experiment, dataset, directory.partition()), observers)
-
-
-def load_data(experiment: Experiment) -> Dataset:
-    """The dataset of an experiment."""
-    return load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
+        return _execute(directory, Setup(experiment, dataset, directory.partition()), observers)
 
 
 @rare_garbage_collection()
 @one_thread()  # the server's sums, too, must not depend on how many cores a machine has
 def _execute(
     directory: RunDirectory,
-    site: Site,
+    setup: Setup,
     observers: Sequence[Observer],
-    open_clients: Callable[[Site], Engine] = open_engine,
+    open_clients: Callable[[Setup, Path], Engine] = open_engine,
     *,
     interruptible: bool = True,
 ) -> RunResult:
-    experiment = site.experiment
+    experiment = setup.experiment
     interrupt = StopOnInterrupt()
     checkpointer = Checkpointer(directory, experiment.execution.checkpoint_every)
     watching = [
@@ -184,10 +146,10 @@ def _execute(
         *([interrupt] if interruptible else []),
         *observers,
     ]
-    server = get_method(experiment.method.name).server(experiment.method, site.task)
+    server = get_method(experiment.method.name).server(experiment.method, setup.task)
     scratch = directory.path / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
-    engine = open_clients(replace(site, scratch=scratch))
+    engine = open_clients(setup, scratch)
     federation = Federation(experiment, server, engine, watching)
     status: Status = "finished"
     reason = "no client could be evaluated"

@@ -16,11 +16,11 @@ from fedl2g import errors
 from fedl2g.engines.base import Absence, Evaluation
 from fedl2g.engines.flower import messages
 from fedl2g.engines.flower.messages import Refused, Request
-from fedl2g.engines.host import Site
 from fedl2g.errors import PayloadError, RunError
 from fedl2g.methods.base import Reply
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
+from fedl2g.setup import Setup
 
 _log = logging.getLogger(__name__)
 _NODE_UNAVAILABLE = 5  # flwr's ErrorCode, which is not public
@@ -48,12 +48,12 @@ class Patience:
 class GridEngine:
     """Reaches each client on its node; which node that is, it learns by asking them."""
 
-    def __init__(self, grid: Grid, site: Site, run: str, patience: Patience) -> None:
+    def __init__(self, grid: Grid, setup: Setup, run: str, patience: Patience) -> None:
         self.grid = grid
-        self.site = site
+        self.setup = setup
         self.run = run
         self.patience = patience
-        client = get_method(site.experiment.method.name).client
+        client = get_method(setup.experiment.method.name).client
         self.predicts_with_broadcast = client.predicts_with_broadcast
         self.moves_by_steps_alone = client.moves_by_steps_alone
         self.round = 0  # the last one that was trained
@@ -68,7 +68,7 @@ class GridEngine:
         self._unmoved: dict[int, Evaluation] = {}  # of clients that have not trained since
 
     def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply | Absence]:
-        execution = self.site.experiment.execution
+        execution = self.setup.experiment.execution
         known = {client: self._unmoved.pop(client, None) for client in participants}
         limit = int(execution.maximum_reply_mb * _MB)
 
@@ -118,8 +118,10 @@ class GridEngine:
         """A client is no longer as it was."""
 
     def _request(self, round: int, payload: Payload) -> Request:
-        task = self.site.task
-        return Request(self.run, self.site.experiment, self.site.dataset.class_names, task.image_shape, round, payload)
+        task = self.setup.task
+        return Request(
+            self.run, self.setup.experiment, self.setup.dataset.class_names, task.image_shape, round, payload
+        )
 
     def _exchange(
         self,
@@ -133,7 +135,7 @@ class GridEngine:
 
         With `below_minimum = skip` answers are held back until there are enough: a skipped round uses none of them.
         """
-        execution = self.site.experiment.execution
+        execution = self.setup.experiment.execution
         content = messages.pack_request(request)
         due = dict.fromkeys(clients, 0.0)  # clients to be asked, and from when on
         asked: dict[str, int] = {}  # message id -> client
@@ -217,7 +219,7 @@ class GridEngine:
     def _close_round(
         self, kind: Kind, round: int, reasons: dict[int, str], held: list[int], good: int, minimum: int
     ) -> Iterator[Absence]:
-        policy = self.site.experiment.execution.below_minimum
+        policy = self.setup.experiment.execution.below_minimum
         for client, reason in sorted(reasons.items()):
             _log.warning("%s, round %d: no answer of client %d: %s", kind, round, client, reason)
         if good < minimum and policy == "stop":
@@ -246,7 +248,7 @@ class GridEngine:
     def _refusal(self, kind: Kind, request: Request, client: int, refusal: Refused) -> Absence:
         """A node said why it did not do what it was asked."""
         _log.warning("%s, round %d: client %d does not take part: %s", kind, request.round, client, refusal)
-        return Absence(client, f"the site does not take part: {refusal}")
+        return Absence(client, f"the setup does not take part: {refusal}")
 
     def _send(
         self, kind: Kind, content: RecordDict, due: dict[int, float], asked: dict[str, int], reasons: dict[int, str]
@@ -256,7 +258,7 @@ class GridEngine:
         ready = [client for client, when in due.items() if when <= now and client in self._nodes]
         if not ready:
             return
-        deadline = self.site.experiment.execution.deadline_seconds
+        deadline = self.setup.experiment.execution.deadline_seconds
         ttl = DEFAULT_TTL if deadline is None else deadline + _GRACE
         letters = [Message(content, self._nodes[client], kind, ttl=ttl) for client in ready]
         sent = self._push(letters)
@@ -320,7 +322,7 @@ class GridEngine:
             _log.warning("node %d did not say who it is: %s", node, (message.error.reason or "")[:500])
             return
         try:
-            client = messages.unpack_identity(message.content, self.site.experiment.clients)
+            client = messages.unpack_identity(message.content, self.setup.experiment.clients)
             if client in self._nodes:
                 raise PayloadError(f"it claims to be client {client}, who lives on node {self._nodes[client]}")
         except (PayloadError, Refused) as error:

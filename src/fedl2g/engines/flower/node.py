@@ -12,9 +12,10 @@ from torch import Tensor
 from fedl2g.engines.base import Evaluation
 from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.store import Generation, Store
-from fedl2g.engines.host import Host, Site
+from fedl2g.engines.host import Host
 from fedl2g.methods.base import Reply
 from fedl2g.process import one_thread
+from fedl2g.setup import Setup
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ class Node:
     """One client, its data and its store; nothing is kept in memory from one request to the next."""
 
     client: int
-    site: Site
+    setup: Setup
     device: torch.device
     root: Path  # of the store
 
@@ -56,7 +57,7 @@ class Node:
             return evaluation
 
     def _keep_received(self, store: Store, start: Generation, state: dict[str, Tensor]) -> None:
-        """What the server sent for predictions (a shared head) belongs in the model file that the site ends with."""
+        """What the server sent for predictions (a shared head) belongs in the model file that the setup ends with."""
         if any(not torch.equal(state[name], tensor) for name, tensor in start.state.items()):
             store.write(replace(start, state=state))
 
@@ -64,7 +65,7 @@ class Node:
         return Store(self.root, request.run, request.experiment.fingerprint, self.client)
 
     def _host(self, start: Generation | None) -> Host:
-        host = Host(self.site, self.device)
+        host = Host(self.setup, self.device)
         if start is not None:
             host.load_state(self.client, dict(start.state))
         return host

@@ -32,22 +32,24 @@ from fedl2g.engines.flower.engine import GridEngine, Kind, Patience, error_of
 from fedl2g.engines.flower.messages import Refused, Request
 from fedl2g.engines.flower.node import Node
 from fedl2g.engines.flower.store import Generation, Store
-from fedl2g.engines.host import Site, client_file, resolve_device
+from fedl2g.engines.host import client_file
 from fedl2g.errors import FedL2GError, RunError
 from fedl2g.experiment import Experiment
+from fedl2g.learning.devices import resolve_device
 from fedl2g.references import load_plugin, loaded_plugins
+from fedl2g.setup import Setup
 
 _PATIENCE = Patience(poll_seconds=0.02, first_pause=0.2, attempts=12)  # two minutes: an actor that died starts again
 _LIMIT = 2**40  # bytes of a broadcast: it comes from this machine
 
 
-def open_simulation(site: Site) -> SimulationEngine:
+def open_simulation(setup: Setup) -> SimulationEngine:
     """An engine with all the experiment's clients, on the shared simulation if there is one that fits."""
-    if _shared and _shared[-1].nodes == site.experiment.clients:
-        return SimulationEngine(_shared[-1], site, owns=False)
-    simulation = Simulation(site.experiment.clients, site.experiment.execution.workers)
+    if _shared and _shared[-1].nodes == setup.experiment.clients:
+        return SimulationEngine(_shared[-1], setup, owns=False)
+    simulation = Simulation(setup.experiment.clients, setup.experiment.execution.workers)
     try:
-        return SimulationEngine(simulation, site, owns=True)
+        return SimulationEngine(simulation, setup, owns=True)
     except BaseException:
         simulation.close()
         raise
@@ -116,8 +118,8 @@ class Simulation:
 class SimulationEngine(GridEngine):
     """A run's clients on the nodes of a simulation."""
 
-    def __init__(self, simulation: Simulation, site: Site, *, owns: bool) -> None:
-        super().__init__(simulation.grid, site, secrets.token_hex(8), _PATIENCE)
+    def __init__(self, simulation: Simulation, setup: Setup, *, owns: bool) -> None:
+        super().__init__(simulation.grid, setup, secrets.token_hex(8), _PATIENCE)
         self.simulation = simulation
         self.owns = owns
         self._moved: set[int] = set()
@@ -127,12 +129,12 @@ class SimulationEngine(GridEngine):
         folder = self.simulation.root / self.run
         folder.mkdir(parents=True)
         about = {
-            "experiment": self.site.experiment.model_dump(mode="json"),
+            "experiment": self.setup.experiment.model_dump(mode="json"),
             "plugins": loaded_plugins(),
-            "dataset": self.site.dataset.fingerprint,
-            "partition": self.site.partition.to_json(),
+            "dataset": self.setup.dataset.fingerprint,
+            "partition": self.setup.partition.to_json(),
         }
-        (folder / "site.json").write_text(json.dumps(about), encoding="utf-8")
+        (folder / "setup.json").write_text(json.dumps(about), encoding="utf-8")
 
     def save(self, directory: Path) -> None:
         for client in sorted(self._moved):
@@ -157,7 +159,7 @@ class SimulationEngine(GridEngine):
             self.simulation.close()
 
     def _store(self, client: int) -> Store:
-        return Store(self.simulation.root, self.run, self.site.experiment.fingerprint, client)
+        return Store(self.simulation.root, self.run, self.setup.experiment.fingerprint, client)
 
     def _moves(self, client: int) -> None:
         self._moved.add(client)
@@ -190,9 +192,9 @@ def _introduce(message: Message, context: Context) -> Message:
 
 def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: Message, context: Context) -> Message:
     try:
-        site = _site(root / messages.unpack_run(message.content))  # first: it imports the user's own methods
+        setup = _site(root / messages.unpack_run(message.content))  # first: it imports the user's own methods
         request = messages.unpack_request(message.content, _LIMIT)
-        node = Node(int(context.node_config["partition-id"]), site, resolve_device(site.experiment.device), root)
+        node = Node(int(context.node_config["partition-id"]), setup, resolve_device(setup.experiment.device), root)
         return Message(serve(node, request), reply_to=message)
     except FedL2GError as error:
         refusal = messages.pack_refusal(error)
@@ -209,12 +211,12 @@ def _evaluate(node: Node, request: Request) -> RecordDict:
     return messages.pack_evaluation(request.run, request.round, node.evaluate(request))
 
 
-_sites: dict[Path, Site] = {}  # an actor serves many messages of one run: the partition is read once
+_sites: dict[Path, Setup] = {}  # an actor serves many messages of one run: the partition is read once
 
 
-def _site(folder: Path) -> Site:
+def _site(folder: Path) -> Setup:
     if folder not in _sites:
-        about = json.loads((folder / "site.json").read_text(encoding="utf-8"))
+        about = json.loads((folder / "setup.json").read_text(encoding="utf-8"))
         for plugin in about["plugins"]:
             load_plugin(plugin)
         experiment = Experiment(**about["experiment"])
@@ -222,5 +224,5 @@ def _site(folder: Path) -> Site:
         if dataset.fingerprint != about["dataset"]:
             raise RunError("the dataset changed while the run was starting; start it again")
         _sites.clear()
-        _sites[folder] = Site(experiment, dataset, Partition.from_json(about["partition"]))
+        _sites[folder] = Setup(experiment, dataset, Partition.from_json(about["partition"]))
     return _sites[folder]

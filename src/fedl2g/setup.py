@@ -1,0 +1,103 @@
+"""From an experiment to what it needs to come to life: its dataset, its partition and its memory layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from fedl2g.data import Dataset, Partition, load_dataset, make_partition
+from fedl2g.errors import SettingError
+from fedl2g.experiment import Experiment
+from fedl2g.learning.client import Task
+from fedl2g.learning.devices import resolve_device
+from fedl2g.references import is_reference
+
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """An experiment with its data, and who holds which samples."""
+
+    experiment: Experiment
+    dataset: Dataset
+    partition: Partition
+    models: tuple[str, ...] = ()  # in place of the experiment's: a deployed site names its own
+
+    @property
+    def task(self) -> Task:
+        """What the server and all clients know in common."""
+        e = self.experiment
+        return Task(
+            classes=self.dataset.classes,
+            image_shape=self.dataset.image_shape,
+            seed=e.seed,
+            rounds=e.rounds,
+            auxiliary=e.architectures[0],
+            batch_size=e.batch_size,
+            local_epochs=e.local_epochs,
+            client_lr=e.client_lr,
+            reshuffle=e.reshuffle,
+            dtype=getattr(torch, e.precision),
+            channels_last=e.channels_last,
+        )
+
+    def architecture(self, client: int) -> str:
+        """The architecture of one client."""
+        names = self.models or self.experiment.architectures
+        return names[client % len(names)]
+
+    def check(self) -> None:
+        """Refuse, before anything is written, a device that is not there or a user's network that does not fit."""
+        resolve_device(self.experiment.device)
+        for name in dict.fromkeys(self.experiment.architectures):
+            if is_reference(name):
+                self.task.build(name, "check")
+
+
+def prepare(experiment: Experiment, progress: Progress | None = None) -> Setup:
+    """Load the data, deal it out to the clients and settle the layouts."""
+    dataset = load_data(experiment, progress)
+    return Setup(settle_layout(experiment, dataset), dataset, partition_of(experiment, dataset))
+
+
+def load_data(experiment: Experiment, progress: Progress | None = None) -> Dataset:
+    """The dataset of an experiment."""
+    return load_dataset(
+        experiment.dataset, samples=experiment.samples, image_size=experiment.image_size, progress=progress
+    )
+
+
+def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
+    """Who holds which samples of the dataset."""
+    return make_partition(
+        experiment.partition,
+        dataset.labels,
+        dataset.domains,
+        clients=experiment.clients,
+        classes=dataset.classes,
+        seed=experiment.seed,
+        test_fraction=experiment.test_fraction,
+    )
+
+
+def settle_layout(experiment: Experiment, dataset: Dataset) -> Experiment:
+    """Put the layouts that are faster on this machine in place of `auto`: they are part of what gives the numbers."""
+    if experiment.layout != "auto":
+        return experiment
+    if resolve_device(experiment.device).type != "cpu":
+        raise SettingError(
+            f"layout: auto is measured on the CPU, which says nothing of the device {experiment.device!r}; choose "
+            "contiguous or channels_last"
+        )
+    from fedl2g.models.calibration import faster_layout
+
+    layouts = {
+        name: faster_layout(
+            name, classes=dataset.classes, image_shape=dataset.image_shape, batch_size=experiment.batch_size
+        )
+        for name in dict.fromkeys(experiment.architectures)
+    }
+    return experiment.settled(",".join(f"{name}={layout}" for name, layout in layouts.items()))
