@@ -33,7 +33,7 @@ from naive import naive_round
 from timing import Ratio, abreast, interleaved, machine, pause, ratio
 
 from fedl2g.data import load_dataset, make_partition
-from fedl2g.engines import open_engine
+from fedl2g.engines.base import open_engine
 from fedl2g.setup import Setup
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment

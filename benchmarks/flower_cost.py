@@ -95,7 +95,7 @@ def _peak() -> int:
 
 
 def engines(repeats: int = 5, clients: int = 4, idle_seconds: float = 30.0) -> None:
-    from fedl2g.engines import open_engine
+    from fedl2g.engines.base import open_engine
 
     at = setup("fedl2g-f", clients)
     server = get_method("fedl2g-f").server(at.experiment.method, at.task)

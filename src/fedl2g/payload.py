@@ -5,7 +5,7 @@ A payload is `dict[str, Tensor]`. A set of class vectors is two entries: `ids` (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,6 +17,7 @@ from fedl2g.errors import PayloadError
 
 Payload = dict[str, Tensor]
 
+PRESENT = "present"  # the entry of dense class vectors that says which of them the client has
 _SHOWN = 64  # characters of a name or shape that somebody else chose
 
 
@@ -82,6 +83,13 @@ def nbytes(payload: Payload) -> int:
     return sum(tensor.nbytes for tensor in payload.values())
 
 
+def root_mean_square(payload: Payload) -> float:
+    """The RMS over all floating-point values of a payload; 0 when it has none."""
+    values = [t for t in payload.values() if t.is_floating_point()]
+    count = sum(t.numel() for t in values)
+    return (sum(float(t.double().square().sum()) for t in values) / count) ** 0.5 if count else 0.0
+
+
 def check_payload(payload: Payload, expected: Specification) -> None:
     """Refuse a payload that is not what the specification says, with a sentence that names the first fault."""
     if missing := sorted(expected.keys() - payload.keys()):
@@ -114,6 +122,21 @@ def _check_tensor(name: str, tensor: Tensor, spec: TensorSpec, sizes: dict[str, 
             raise PayloadError(f"payload entry {name!r} holds a class id outside 0..{spec.below - 1}")
         if any(a >= b for a, b in pairwise(ids)):
             raise PayloadError(f"payload entry {name!r} must hold distinct class ids in ascending order")
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How payloads are packed for the wire: the check of what arrived, and what it stands for."""
+
+    check: Callable[[Payload, Specification], None]
+    decode: Callable[[Payload, Specification], Payload]
+
+
+def _as_it_is(payload: Payload, expected: Specification) -> Payload:
+    return payload
+
+
+PLAIN = Codec(check_payload, _as_it_is)
 
 
 def to_bytes(payload: Payload) -> bytes:

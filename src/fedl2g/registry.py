@@ -6,12 +6,17 @@ Nothing is imported before it is asked for.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from fedl2g.errors import SettingError, nearest
 from fedl2g.references import is_reference, load_reference
+
+if TYPE_CHECKING:
+    from fedl2g.engines.base import OpenEngine
+    from fedl2g.round.rules import Rule
+    from fedl2g.round.sampler import Sampler
 
 T = TypeVar("T")
 
@@ -26,22 +31,21 @@ class Registry(Generic[T]):
         self.kind = kind
         self.group = f"fedl2g.{group}"
         self._built_in = built_in
-        self._registered: dict[str, tuple[str, T]] = {}  # name -> where it was made, and the thing
+        self._registered: dict[str, tuple[str, T]] = {}  # name -> what it is made of, and the thing
 
-    def register(self, name: str, thing: T, home: str) -> None:
-        """Make a thing known by its name; `home` is the qualified name of what it is made of.
+    def register(self, name: str, thing: T, made_of: type | Callable[..., object]) -> None:
+        """Make a thing known by its name. `made_of` is the class or function behind it, which tells whose it is.
 
-        The same home may register again (a module that is imported anew); another one may not take the name.
+        The same class or function may register again (its module was imported anew); another may not take the name.
         """
-        if is_reference(name) or not name or set(name) & set(",:+ "):
-            raise SettingError(f"{self.kind} {name!r}: a name may not hold commas, colons, plus signs or spaces")
+        if not name or set(name) & set(",:+ "):
+            raise SettingError(f"{self.kind}: {name!r} cannot be a name; expected no comma, colon, plus sign or space")
         known = self._registered.get(name)
-        module = home.partition(":")[0]
-        if known is not None and known[0].partition(":")[2] != home.partition(":")[2]:
-            raise SettingError(f"{self.kind} {name!r}: is registered already; choose another name")
-        if known is None and name in self._built_in and module != self._built_in[name]:
-            raise SettingError(f"{self.kind} {name!r}: is built in; choose another name")
-        self._registered[name] = (home, thing)
+        if known is not None and known[0] != made_of.__qualname__:
+            raise SettingError(f"{self.kind}: {name!r} is registered already; choose another name")
+        if known is None and name in self._built_in and made_of.__module__ != self._built_in[name]:
+            raise SettingError(f"{self.kind}: {name!r} is built in; choose another name")
+        self._registered[name] = (made_of.__qualname__, thing)
 
     def names(self) -> tuple[str, ...]:
         """Every name that can be given now."""
@@ -64,3 +68,22 @@ class Registry(Generic[T]):
                 f"{self.kind}: {name!r} is not known; choose one of {', '.join(known)}.{nearest(name, known)}"
             )
         return self._registered[name][1]
+
+
+engines: Registry[OpenEngine] = Registry(
+    "execution.engine",
+    "engines",
+    {
+        "inline": "fedl2g.engines.inline",
+        "workers": "fedl2g.engines.workers",
+        "flower": "fedl2g.engines.flower.simulation",
+    },
+)
+samplers: Registry[type[Sampler]] = Registry(
+    "sampler", "samplers", dict.fromkeys(("uniform", "poisson"), "fedl2g.round.sampler")
+)
+rules: Registry[Rule] = Registry(
+    "aggregation.rule",
+    "rules",
+    dict.fromkeys(("mean", "median", "trimmed_mean", "norm_clip"), "fedl2g.round.rules"),
+)

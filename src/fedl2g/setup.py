@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from fedl2g.data import Dataset, Partition, load_dataset, make_partition
-from fedl2g.errors import SettingError
+from fedl2g.data.cache import open_whole
+from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.learning.client import Task
 from fedl2g.learning.devices import resolve_device
-from fedl2g.references import is_reference
+from fedl2g.references import is_reference, load_plugin, loaded_plugins
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -48,6 +51,31 @@ class Setup:
         """The architecture of one client."""
         names = self.models or self.experiment.architectures
         return names[client % len(names)]
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values from which another process of this machine makes the same setup with `from_description`."""
+        folder = self.dataset.folder
+        return {
+            "experiment": self.experiment.model_dump(mode="json"),
+            "plugins": list(loaded_plugins()),
+            "dataset": self.dataset.fingerprint,
+            "folder": str(folder.resolve()) if folder is not None else None,
+            "partition": self.partition.to_json(),
+        }
+
+    @classmethod
+    def from_description(cls, values: dict[str, Any]) -> Setup:
+        """Make the setup that `describe` described."""
+        for plugin in values["plugins"]:
+            load_plugin(plugin)
+        experiment = Experiment(**values["experiment"])
+        # The folder that the first process has opened: a user's function must not be called again by every process.
+        dataset = open_whole(Path(values["folder"])) if values["folder"] else None
+        if dataset is None:
+            dataset = load_data(experiment)
+        if dataset.fingerprint != values["dataset"]:
+            raise RunError("the dataset changed while the run was starting; start it again")
+        return cls(experiment, dataset, Partition.from_json(values["partition"]))
 
     def check(self) -> None:
         """Refuse, before anything is written, a device that is not there or a user's network that does not fit."""

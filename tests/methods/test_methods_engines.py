@@ -11,7 +11,8 @@ import safetensors.torch
 import torch
 
 from fedl2g.data import load_dataset, make_partition
-from fedl2g.engines import open_engine, workers
+from fedl2g.engines import workers
+from fedl2g.engines.base import open_engine
 from fedl2g.engines.base import Engine
 from fedl2g.setup import Setup
 from fedl2g.experiment import Experiment

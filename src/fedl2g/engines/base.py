@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol
 
 from fedl2g.errors import FedL2GError
-from fedl2g.methods.base import Reply
+from fedl2g.methods.base import Reply, Report
 from fedl2g.payload import Payload
-
-if TYPE_CHECKING:
-    from fedl2g.setup import Setup
+from fedl2g.registry import engines
+from fedl2g.setup import Setup
 
 
 @dataclass(frozen=True)
@@ -26,12 +25,22 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Absence:
-    """In place of a reply: why a participant's answer did not arrive in time, or was refused on arrival."""
+class Absent:
+    """In place of a reply: why a client's answer did not arrive in time."""
 
     client: int
     reason: str
-    refused: bool = False
+    report: Report = field(default_factory=lambda: Report(samples=0))  # of a training whose upload was lost
+
+
+@dataclass(frozen=True)
+class Rejected(Absent):
+    """In place of a reply: why a client's answer, which did arrive, cannot be used."""
+
+
+Answer = Reply | Absent
+Check = Callable[[Reply], None]
+"""Raises a PayloadError that says why a reply cannot be used."""
 
 
 class WorkerLost(FedL2GError):
@@ -41,10 +50,19 @@ class WorkerLost(FedL2GError):
 class Engine(Protocol):
     """Where clients live and how payloads reach them."""
 
-    def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply | Absence]:
-        """Train the participants; replies come in any order."""
+    lanes: int
+    """How many clients can train at a time."""
+    retries: bool
+    """Whether it asks again by itself where too few replies can be used, or does what the settings say then."""
 
-    def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation]:
+    def train(self, round: int, clients: Sequence[int], payload: Payload, check: Check) -> Iterator[Answer]:
+        """Train clients; answers come in any order.
+
+        `check` is for engines that decide how long to wait: they must know which replies can be used. The federation
+        checks every reply itself.
+        """
+
+    def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation | Rejected]:
         """Evaluate clients on their own test sets, ordered as asked, without those that cannot be reached."""
 
     def save(self, directory: Path) -> None:
@@ -60,25 +78,10 @@ class Engine(Protocol):
         """Let go of processes and memory."""
 
 
-@runtime_checkable
-class Selective(Protocol):
-    """An engine that decides itself what becomes of a round with too few usable replies: it must know which are."""
-
-    check: Callable[[Reply], None]  # set by the federation; a PayloadError says why a reply cannot be used
+OpenEngine = Callable[[Setup, Path | None], Engine]
+"""Opens an engine with all clients of a setup; the folder, if any, is for states that do not fit in memory."""
 
 
-def open_engine(setup: Setup) -> Engine:
+def open_engine(setup: Setup, scratch: Path | None = None) -> Engine:
     """The engine that the experiment asks for, with all its clients."""
-    from fedl2g.engines.inline import InlineEngine
-    from fedl2g.engines.workers import WorkersEngine
-
-    if setup.experiment.execution.engine == "workers":
-        return WorkersEngine(setup)
-    if setup.experiment.execution.engine == "flower":
-        from fedl2g.engines.flower import require_flower
-
-        require_flower()
-        from fedl2g.engines.flower.simulation import open_simulation
-
-        return open_simulation(setup)
-    return InlineEngine(setup)
+    return engines.get(setup.experiment.execution.engine)(setup, scratch)

@@ -5,30 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedl2g.engines.base import Evaluation
+from fedl2g.engines.base import Check, Evaluation, Rejected
 from fedl2g.engines.host import Host
 from fedl2g.learning.devices import resolve_device
 from fedl2g.methods.base import Reply
 from fedl2g.payload import Payload
 from fedl2g.process import one_thread
+from fedl2g.registry import engines
 from fedl2g.setup import Setup
 
 
 class InlineEngine:
     """One host, called directly."""
 
-    def __init__(self, setup: Setup) -> None:
-        self.host = Host(setup, resolve_device(setup.experiment.device))
+    lanes = 1
+    retries = False
 
-    def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply]:
-        self.host.expect(participants)
-        for client in participants:
+    def __init__(self, setup: Setup, scratch: Path | None = None) -> None:
+        self.host = Host(setup, resolve_device(setup.experiment.device), scratch=scratch)
+
+    def train(self, round: int, clients: Sequence[int], payload: Payload, check: Check) -> Iterator[Reply]:
+        self.host.expect_training(clients)
+        for client in clients:
             with one_thread():
                 reply = self.host.train(client, round, payload)
             yield reply
 
-    def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation]:
-        self.host.expect(clients, evaluation=True)
+    def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation | Rejected]:
+        self.host.expect_evaluation(clients)
         with one_thread():
             return [self.host.evaluate(client, payload) for client in clients]
 
@@ -44,3 +48,6 @@ class InlineEngine:
 
     def close(self) -> None:
         self.host.close()
+
+
+engines.register("inline", InlineEngine, InlineEngine)

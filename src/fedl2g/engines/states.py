@@ -18,7 +18,6 @@ Shapes = dict[str, tuple[int, ...]]
 
 _WAITING = 8  # states that may wait for the disk before the computation does,
 _WAITING_BYTES = 256 * 2**20  # and their size
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 class StateStore:
@@ -140,6 +139,17 @@ class StateStore:
             raise
 
 
+def client_file(directory: Path, client: int) -> Path:
+    """Where a checkpoint keeps one client's state."""
+    return directory / f"client-{client:06d}.safetensors"
+
+
+def client_files(directory: Path) -> dict[int, Path]:
+    """The client states in a checkpoint, by client."""
+    found = {int(p.stem.removeprefix("client-")): p for p in directory.glob("client-*.safetensors")}
+    return dict(sorted(found.items()))
+
+
 def _size(state: State) -> int:
     return sum(tensor.nbytes for tensor in state.values())
 
@@ -163,38 +173,3 @@ def _link(source: Path, target: Path) -> None:
         partial = target.with_suffix(".partial")
         shutil.copyfile(source, partial)
         partial.replace(target)
-
-
-def available_bytes() -> int:
-    """Memory that processes could still take: on this machine, and in the control group (container) they run in."""
-    return min([_machine_bytes(), *_group_bytes()])
-
-
-def _machine_bytes() -> int:
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    except (ValueError, OSError, AttributeError):
-        return 4 * 2**30
-
-
-def _group_bytes() -> list[int]:
-    """What is left under the limits of this process's control group and of those around it (cgroup v2)."""
-    try:
-        own = Path("/proc/self/cgroup").read_text(encoding="utf-8").strip().rpartition("0::/")[2]
-    except OSError:
-        own = ""
-    left = []
-    for group in (_CGROUPS / own, *(_CGROUPS / own).parents):
-        try:
-            limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            left.append(max(0, limit - used + int(stat["inactive_file"])))  # the cache of files makes room
-        except (OSError, ValueError, LookupError):  # no such group, or no limit ("max")
-            continue
-    return left

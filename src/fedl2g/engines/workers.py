@@ -12,12 +12,12 @@ from pathlib import Path
 
 from fedl2g import errors
 from fedl2g.engines import wire
-from fedl2g.engines.base import Evaluation, WorkerLost
+from fedl2g.engines.base import Check, Evaluation, Rejected, WorkerLost
 from fedl2g.methods.base import Reply, Report
 from fedl2g.methods.registry import get_method
 from fedl2g.models.calibration import step_seconds
 from fedl2g.payload import Payload
-from fedl2g.references import loaded_plugins
+from fedl2g.registry import engines
 from fedl2g.setup import Setup
 
 
@@ -50,13 +50,16 @@ class _Worker:
 class WorkersEngine:
     """Hosts in worker processes; only payloads and metrics cross, the data is memory-mapped by each."""
 
-    def __init__(self, setup: Setup) -> None:
+    retries = False
+
+    def __init__(self, setup: Setup, scratch: Path | None = None) -> None:
         self.setup = setup
+        self.scratch = scratch
         count = min(setup.experiment.execution.workers, setup.experiment.clients)
         self.placement = balance(_costs(setup), count)
         self.lanes = count  # clients that train at a time
         self.home = {client: number for number, clients in enumerate(self.placement) for client in clients}
-        self.predicts_with_broadcast = get_method(setup.experiment.method.name).client.predicts_with_broadcast
+        self.traits = get_method(setup.experiment.method.name).traits
         self._workers: list[_Worker] = []
         try:
             self._workers = self._start(range(count))
@@ -66,31 +69,28 @@ class WorkersEngine:
 
     def _start(self, numbers: Iterable[int]) -> list[_Worker]:
         started = [_Worker(number, self.placement[number]) for number in numbers]
+        described = self.setup.describe()
         for worker in started:
             start = {
                 "do": "start",
                 "worker": worker.number,
                 "workers": len(self.placement),
-                "scratch": str(self.setup.scratch.resolve()) if self.setup.scratch else None,
+                "scratch": str(self.scratch.resolve()) if self.scratch else None,
                 "clients": worker.clients,
-                "experiment": self.setup.experiment.model_dump(mode="json"),
-                "plugins": loaded_plugins(),
-                "dataset": self.setup.dataset.fingerprint,
-                "folder": str(self.setup.dataset.folder.resolve()) if self.setup.dataset.folder else None,
-                "partition": self.setup.partition.to_json(),
+                "setup": described,
             }
             self._send(worker, wire.pack(start))
         for _ in self._answers(started):
             pass
         return started
 
-    def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply]:
-        asked = self._ask("train", participants, payload, round=round)
+    def train(self, round: int, clients: Sequence[int], payload: Payload, check: Check) -> Iterator[Reply]:
+        asked = self._ask("train", clients, payload, round=round)
         for header, upload in self._answers(asked):
             yield Reply(header["client"], upload, Report(**header["report"]))
 
-    def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation]:
-        asked = self._ask("evaluate", clients, payload if self.predicts_with_broadcast else {})
+    def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation | Rejected]:
+        asked = self._ask("evaluate", clients, payload if self.traits.predicts_with_broadcast else {})
         found = {header["client"]: Evaluation(**header) for header, _ in self._answers(asked)}
         return [found[client] for client in clients]
 
@@ -187,3 +187,6 @@ def _costs(setup: Setup) -> list[float]:
     }
     steps = (max(1, len(part) // experiment.batch_size) for part in setup.partition.train)
     return [n * experiment.local_epochs * seconds[setup.architecture(c)] for c, n in enumerate(steps)]
+
+
+engines.register("workers", WorkersEngine, WorkersEngine)

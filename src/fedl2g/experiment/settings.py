@@ -203,7 +203,7 @@ class Experiment(BaseModel):
 
     @model_validator(mode="after")
     def _heads_can_be_shared(self) -> Experiment:
-        if get_method(self.method.name).shares_head and not has_equal_heads(self.architectures):
+        if get_method(self.method.name).traits.shares_head and not has_equal_heads(self.architectures):
             raise SettingError(
                 f"models: {self.models!r} mixes different heads, but {self.method.name} shares one head among all "
                 "clients; choose a group with equal heads (such as htfe8) or another method"
@@ -214,7 +214,8 @@ class Experiment(BaseModel):
     def _guarantee_holds(self) -> Experiment:
         if not self.privacy.on:
             return self
-        if get_method(self.method.name).server.uploads == "other":
+        traits = get_method(self.method.name).traits
+        if traits.raw_replies or traits.compressed:
             raise SettingError(
                 f"privacy.clip: the uploads of {self.method.name} cannot be bounded by clipping, so there can be no "
                 "guarantee; choose another method, or none of privacy.clip, epsilon and noise_multiplier"
@@ -246,6 +247,11 @@ class Experiment(BaseModel):
     def settled(self, layout: str) -> Experiment:
         """The experiment with these layouts in place of `auto`."""
         return Experiment(**{**dict(self), "layout": layout}) if self.layout == "auto" else self
+
+    @property
+    def sampler_name(self) -> str:
+        """The sampler that draws the participants."""
+        return "poisson" if self.privacy.on else "uniform"
 
     @property
     def evaluated_per_round(self) -> int:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedl2g import rng
-from fedl2g.experiment.policies import Aggregation
 from fedl2g.learning.training import ImageView, Loss, TrainingLog, Update, train
 from fedl2g.models import SplitModel, build_model
-from fedl2g.uploads.mechanism import Protection
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,6 @@ class Task:
     feature_dim: int = 512
     dtype: torch.dtype = torch.float32
     channels_last: frozenset[str] = frozenset()  # the architectures that compute in this memory layout
-    aggregation: Aggregation = field(default_factory=Aggregation)  # how the server combines what many clients sent
-    protection: Protection | None = None  # what is done to uploads for privacy
 
     def build(self, architecture: str, purpose: str, *ids: int, feature_dim: int | None = None) -> SplitModel:
         """A freshly initialised network whose weights depend on the seed, the purpose and the ids alone."""
@@ -68,7 +64,6 @@ class Client:
         self.model = model
         self.train_set = train_set
         self.test_set = test_set
-        self.log = TrainingLog()
 
     @property
     def device(self) -> torch.device:
@@ -87,8 +82,8 @@ class Client:
         *,
         data: ImageView | None = None,
         networks: Sequence[torch.nn.Module] | None = None,
-    ) -> None:
-        """Train for the local epochs of this round and log it.
+    ) -> TrainingLog:
+        """Train for the local epochs of this round; the log says what it amounted to.
 
         `updates` default to plain SGD on the own model, `data` to the whole train set, `networks` (put in train mode)
         to the own model.
@@ -97,9 +92,7 @@ class Client:
         for network in networks or (self.model,):
             network.train()
         with self.stream("train", round):
-            self.log = train(
-                view, loss, updates or [self.update()], self._orders(round, len(view)), self.task.batch_size
-            )
+            return train(view, loss, updates or [self.update()], self._orders(round, len(view)), self.task.batch_size)
 
     def stream(self, purpose: str, *ids: int) -> AbstractContextManager[None]:
         """Seed torch's global generator for one purpose of this client inside a `with` block."""

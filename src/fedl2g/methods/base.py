@@ -1,19 +1,60 @@
-"""What a method is made of: options, a server half and a client half."""
+"""What a method is made of: options, traits, a server half and a client half."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from fedl2g.learning.client import Client, Task
+from fedl2g.learning.training import TrainingLog
 from fedl2g.methods.options import Options
-from fedl2g.payload import Payload, Specification, check_payload, tensors_spec
-from fedl2g.round.rules import combine_by_class, combine_payloads
+from fedl2g.payload import PLAIN, Codec, Payload, Specification, check_payload
 
-__all__ = ["ClientHalf", "Options", "Reply", "Report", "ServerHalf"]
+__all__ = ["ClientHalf", "Combined", "Options", "Reply", "Report", "ServerHalf", "Trained", "Traits"]
+
+Uploads = Literal["nothing", "class vectors", "network"]
+Vectors = Literal["", "features", "logits", "guiding gradients"]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is known of a method without running it. Whoever needs to know something about a method reads it here."""
+
+    uploads: Uploads = "nothing"
+    vectors: Vectors = ""
+    """What the class vectors of an upload are means or sums of; the leakage probe asks about them."""
+    every_row: bool = False
+    """Under the plain mean, the server uses each client's class vectors by themselves, not their mean by class."""
+    weighted_by_samples: bool = False
+    """Under the plain mean, networks count by the sizes of their clients' train sets."""
+    raw_replies: bool = False
+    """`update` reads single replies: nothing can combine or protect them, so rules and guarantees are refused."""
+    codec: Codec = PLAIN
+    """How payloads are packed for the wire."""
+    shares_head: bool = False
+    """Needs the same head on every client."""
+    predicts_with_broadcast: bool = False
+    """Predictions need what the server sends (a global head, prototypes, ...)."""
+    auxiliary_network: bool = False
+    """Trains a small shared network beside the client's own."""
+    warm_up: bool = False
+    """Its options have `warmup_rounds`, in which clients do not train."""
+    extra_passes: int = 0
+    """Forward and backward passes of one batch that each round adds to a client's training."""
+    idle_without_steps: bool = False
+    """A round without a training step leaves the client exactly as it was."""
+
+    @property
+    def compressed(self) -> bool:
+        """Whether clipping what is sent says nothing about what it stands for."""
+        return self.codec is not PLAIN
+
+    def moves(self, steps: int) -> bool:
+        """Whether a client is another one after a round with so many training steps."""
+        return steps > 0 or not self.idle_without_steps
 
 
 @dataclass(frozen=True)
@@ -37,21 +78,37 @@ class Reply:
     weight: float = 1.0  # the server's own: below 1 for a reply that comes rounds late
 
 
-Uploads = Literal["nothing", "class vectors", "network", "other"]
+@dataclass(frozen=True)
+class Combined:
+    """What the aggregator made of a round's replies."""
+
+    payload: Payload
+    """Class vectors: `ids` and `rows`, one row a class (with the trait `every_row` also `weights`, one a row, and
+    classes may repeat). A network: its tensors."""
+    replies: tuple[Reply, ...] = ()
+    """The replies themselves, ordered by client: only for a method whose traits say `raw_replies`."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a client's round came to: the upload, and the log of its training."""
+
+    payload: Payload
+    log: TrainingLog = field(default_factory=TrainingLog)
+
+
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 
-class ServerHalf(Generic[OptionsT]):
-    """The server's side of a method: what it sends, and what it does with the replies.
+class ServerHalf(nn.Module, Generic[OptionsT]):
+    """The server's side of a method: what it sends, and how it moves by what the aggregator combined.
 
-    Everything that changes over rounds is a tensor in `state_dict()`, so that a run can be resumed.
+    It is a torch module: what changes over rounds is a buffer (`register_buffer`) or a network in it, and is saved and
+    restored by that alone.
     """
 
-    # What replies are, if `aggregate` uses them through `combine_by_class` or `combine` alone: then they can be
-    # protected by differential privacy. "other" can not.
-    uploads: ClassVar[Uploads] = "other"
-
     def __init__(self, options: OptionsT, task: Task) -> None:
+        super().__init__()
         self.options = options
         self.task = task
 
@@ -60,88 +117,28 @@ class ServerHalf(Generic[OptionsT]):
         return {}
 
     def expected(self) -> Specification:
-        """What a reply must look like; anything else is refused before `aggregate` sees it."""
+        """What a client's upload must look like; anything else is refused before it is combined."""
         return {}
 
-    def check(self, payload: Payload) -> None:
-        """Refuse a reply that cannot be used (PayloadError)."""
-        check_payload(payload, self.upload_specification())
-
-    def upload_specification(self) -> Specification:
-        """What arrives: `expected`, or what the protection of uploads makes of it."""
-        protection = self.task.protection
-        return (
-            self.expected()
-            if protection is None
-            else protection.upload_specification(self.expected(), self.task.classes)
-        )
-
-    def aggregate(self, round: int, replies: list[Reply]) -> None:
-        """Learn from the checked replies, which come ordered by client; there is at least one.
-
-        (Under differential privacy with noise on the server there may be none: the noise is added all the same.)
-        """
-
-    @property
-    def uses_every_reply(self) -> bool:
-        """Whether each reply counts by itself: no robust rule and no guarantee stands between."""
-        return self.task.aggregation.rule == "mean" and not (self.task.protection and self.task.protection.on)
-
-    def combine_by_class(self, round: int, replies: Sequence[Reply]) -> tuple[Tensor, Tensor]:
-        """One row for each class that was sent, by the experiment's rule (their mean by default): (ids, rows)."""
-        if self.task.protection is not None and self.task.protection.on:
-            return self.task.protection.combine_by_class(
-                [r.payload for r in replies], self.upload_specification(), round
-            )
-        return combine_by_class([r.payload for r in replies], _weights(replies), self.task.aggregation)
-
-    def combine(
-        self, round: int, replies: Sequence[Reply], reference: Payload, sizes: Sequence[float] | None = None
-    ) -> Payload:
-        """One payload out of payloads with equal entries, by the experiment's rule (their mean by default).
-
-        `reference` is what the clients started from. `sizes` weigh the clients in the mean.
-        """
-        if self.task.protection is not None and self.task.protection.on:
-            return self.task.protection.combine([r.payload for r in replies], reference, round)
-        return combine_payloads(
-            [r.payload for r in replies],
-            reference,
-            sizes=sizes,
-            weights=_weights(replies),
-            settings=self.task.aggregation,
-        )
+    def update(self, round: int, combined: Combined) -> None:
+        """Learn from what the replies of a round were combined to."""
 
     def metrics(self) -> dict[str, float]:
         """Numbers about the server's state for the round's record."""
         return {}
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """All that changes over rounds."""
-        return {}
-
-    def check_state(self, state: dict[str, Tensor]) -> None:
-        """Refuse a state that `load_state_dict` cannot use: by default, any but the present names, types and shapes."""
-        check_payload(state, tensors_spec(self.state_dict()))
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continue from `state_dict()`."""
-
-
-def _weights(replies: Sequence[Reply]) -> list[float] | None:
-    return [r.weight for r in replies] if any(r.weight != 1.0 for r in replies) else None
-
 
 class ClientHalf(Generic[OptionsT]):
     """One client's side of a method: how it trains, and how it predicts."""
-
-    predicts_with_broadcast = False  # True: predictions need what the server sends (a global head, prototypes, ...)
-    moves_by_steps_alone = False  # True: a round without a step of `client.fit` leaves the client exactly as it was
 
     def __init__(self, options: OptionsT, client: Client) -> None:
         self.options = options
         self.client = client
         self.model = client.model
+        self.state = nn.ModuleDict({"model": client.model})
+        """What changes over rounds on this client: saved and restored, private, never sent."""
+        self.received = nn.ModuleDict()
+        """What is made anew from each broadcast: it takes memory, but is never saved."""
 
     def expected(self) -> Specification:
         """What the server's payload must look like; anything else is refused before `train` sees it."""
@@ -151,16 +148,17 @@ class ClientHalf(Generic[OptionsT]):
         """Refuse a broadcast that cannot be used (PayloadError)."""
         check_payload(payload, self.expected())
 
-    def whole(self, payload: Payload) -> Payload:
-        """What a payload, sent or received, stands for: itself, unless the method compresses what it sends."""
-        return payload
-
-    def train(self, round: int, payload: Payload) -> Payload:
-        """One round on this client: train with `self.client.fit`, return what goes to the server."""
+    def train(self, round: int, payload: Payload) -> Trained:
+        """One round on this client: train with `self.client.fit`, return what goes to the server and the log."""
         raise NotImplementedError
 
+    def own_loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of local training, CE(f(x), y), for `self.client.fit`."""
+        own = cross_entropy(self.model(x)[1], y)
+        return own, own
+
     def receive(self, payload: Payload) -> None:
-        """Take the server's payload for predictions (only called if `predicts_with_broadcast`)."""
+        """Take the server's payload for predictions (only called with the trait `predicts_with_broadcast`)."""
 
     def predict(self, x: Tensor) -> Tensor:
         """Scores (N x classes) whose largest is the predicted class; the model is in eval mode."""
@@ -171,9 +169,6 @@ class ClientHalf(Generic[OptionsT]):
         """Further scores to report beside `predict`, by name."""
         return {}
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """What the method keeps on this client over rounds beside the model (private: never leaves the client)."""
-        return {}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continue from `state_dict()`."""
+AnyClientHalf = ClientHalf[Any]
+AnyServerHalf = ServerHalf[Any]

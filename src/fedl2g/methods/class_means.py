@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedl2g.learning.client import Client, Task
-from fedl2g.methods.base import OptionsT, Reply, ServerHalf
+from fedl2g.methods.base import Combined, OptionsT, ServerHalf
 from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors
 
 
@@ -29,28 +29,34 @@ class ClassMeans:
         return class_vectors(ids, self.sums[ids] / self.counts[ids, None])
 
 
-class ClassTargets:
+class ClassTargets(nn.Module):
     """The server's class vectors as targets of a client's training."""
 
+    vectors: Tensor
+    known: Tensor
+
     def __init__(self, payload: Payload, client: Client) -> None:
+        super().__init__()
         ids, rows = payload["ids"], payload["rows"]
         vectors = rows.new_zeros(client.task.classes, rows.shape[1])
         vectors[ids] = rows
         known = torch.zeros(client.task.classes, dtype=torch.bool)
         known[ids] = True
         self.exist = len(ids) > 0
-        self.vectors, self.known = vectors.to(client.device), known.to(client.device)
+        self.register_buffer("vectors", vectors.to(client.device))
+        self.register_buffer("known", known.to(client.device))
 
 
 class ClassMeanServer(ServerHalf[OptionsT]):
     """Keeps, for each class, the uniform mean of the vectors sent for it; a class nobody sends keeps its vector."""
 
-    uploads = "class vectors"
+    vectors: Tensor
+    known: Tensor
 
     def __init__(self, options: OptionsT, task: Task) -> None:
         super().__init__(options, task)
-        self.vectors = torch.zeros(task.classes, self.width, dtype=task.dtype)
-        self.known = torch.zeros(task.classes, dtype=torch.bool)
+        self.register_buffer("vectors", torch.zeros(task.classes, self.width, dtype=task.dtype))
+        self.register_buffer("known", torch.zeros(task.classes, dtype=torch.bool))
 
     @property
     def width(self) -> int:
@@ -64,13 +70,7 @@ class ClassMeanServer(ServerHalf[OptionsT]):
     def expected(self) -> Specification:
         return class_vector_spec(self.task.classes, self.width, self.task.dtype)
 
-    def aggregate(self, round: int, replies: list[Reply]) -> None:
-        ids, rows = self.combine_by_class(round, replies)
+    def update(self, round: int, combined: Combined) -> None:
+        ids, rows = combined.payload["ids"], combined.payload["rows"]
         self.vectors[ids] = rows
         self.known[ids] = True
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"vectors": self.vectors, "known": self.known}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.vectors, self.known = state["vectors"].clone(), state["known"].clone()

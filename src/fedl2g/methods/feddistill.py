@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax, softmax
 
-from fedl2g.methods.base import ClientHalf, Options
+from fedl2g.methods.base import ClientHalf, Options, Trained, Traits
 from fedl2g.methods.class_means import ClassMeans, ClassMeanServer, ClassTargets
 from fedl2g.methods.registry import register_method
 from fedl2g.payload import Payload, Specification, class_vector_spec
@@ -51,7 +51,7 @@ class FedDistillClient(ClientHalf[FedDistillOptions]):
         task = self.client.task
         return class_vector_spec(task.classes, task.classes, task.dtype)
 
-    def train(self, round: int, payload: Payload) -> Payload:
+    def train(self, round: int, payload: Payload) -> Trained:
         targets = ClassTargets(payload, self.client)
         means = ClassMeans(self.client, self.client.task.classes)
 
@@ -63,8 +63,8 @@ class FedDistillClient(ClientHalf[FedDistillOptions]):
                 return own, own
             return own + self.options.weight * self._distance(logits, targets.vectors[y], targets.known[y]), own
 
-        self.client.fit(round, loss)
-        return means.pack()
+        log = self.client.fit(round, loss)
+        return Trained(means.pack(), log)
 
     def _distance(self, logits: Tensor, target: Tensor, known: Tensor) -> Tensor:
         if self.options.distance == "mse":
@@ -74,4 +74,10 @@ class FedDistillClient(ClientHalf[FedDistillOptions]):
         return (by_sample * known).mean()
 
 
-register_method("feddistill", options=FedDistillOptions, server=FedDistillServer, client=FedDistillClient)
+register_method(
+    "feddistill",
+    options=FedDistillOptions,
+    server=FedDistillServer,
+    client=FedDistillClient,
+    traits=Traits(uploads="class vectors", vectors="logits"),
+)

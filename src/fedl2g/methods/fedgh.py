@@ -7,7 +7,8 @@ Each round starts from the server's head and trains extractor and head alike wit
     CE(f(x), y)
 
 Then each class's mean feature h(x) over the train set (eval mode) goes up. The server trains the head by SGD on the
-pairs (mean feature p, class c) of all clients with CE(head(p), c). Predictions are those of the client's extractor with
+pairs (mean feature p, class c) of all clients with CE(head(p), c); under a robust rule or a privacy guarantee, on one
+mean feature for each class. Predictions are those of the client's extractor with
 the server's head.
 """
 
@@ -15,12 +16,11 @@ from __future__ import annotations
 
 import torch
 from pydantic import Field
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedl2g import rng
 from fedl2g.learning.training import Update
-from fedl2g.methods.base import Options, Reply
+from fedl2g.methods.base import Combined, Options, Trained, Traits
 from fedl2g.methods.class_means import ClassMeans
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import SharedHeadClient, SharedHeadServer
@@ -41,21 +41,13 @@ class FedGHOptions(Options):
 class FedGHServer(SharedHeadServer[FedGHOptions]):
     """Trains the head on the mean features."""
 
-    uploads = "class vectors"
-
     def expected(self) -> Specification:
         return class_vector_spec(self.task.classes, self.task.feature_dim, self.task.dtype)
 
-    def aggregate(self, round: int, replies: list[Reply]) -> None:
-        if self.uses_every_reply:
-            features = torch.cat([reply.payload["rows"] for reply in replies])
-            labels = torch.cat([reply.payload["ids"] for reply in replies])
-            weights = torch.cat([torch.full_like(r.payload["rows"][:, 0], r.weight) for r in replies])
-        else:
-            labels, features = self.combine_by_class(round, replies)  # one feature for each class, by the rule
-            weights = torch.ones_like(features[:, 0])
-            if not len(labels):
-                return
+    def update(self, round: int, combined: Combined) -> None:
+        labels, features, weights = (combined.payload[name] for name in ("ids", "rows", "weights"))
+        if not len(labels):
+            return
         generator = rng.torch_stream(self.task.seed, "fedgh", round)
         head = self.shared.network.train()
         update = Update(head.parameters(), self.options.server_lr)
@@ -71,15 +63,10 @@ class FedGHServer(SharedHeadServer[FedGHOptions]):
 class FedGHClient(SharedHeadClient[FedGHOptions]):
     """Trains its network from the server's head on, and sends the mean feature of each of its classes."""
 
-    def train(self, round: int, payload: Payload) -> Payload:
+    def train(self, round: int, payload: Payload) -> Trained:
         self.shared.load(payload)
-
-        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            own = cross_entropy(self.model(x)[1], y)
-            return own, own
-
-        self.client.fit(round, loss)
-        return self._mean_features()
+        log = self.client.fit(round, self.own_loss)
+        return Trained(self._mean_features(), log)
 
     @torch.no_grad()
     def _mean_features(self) -> Payload:
@@ -90,4 +77,12 @@ class FedGHClient(SharedHeadClient[FedGHOptions]):
         return means.pack()
 
 
-register_method("fedgh", options=FedGHOptions, server=FedGHServer, client=FedGHClient, shares_head=True)
+register_method(
+    "fedgh",
+    options=FedGHOptions,
+    server=FedGHServer,
+    client=FedGHClient,
+    traits=Traits(
+        uploads="class vectors", vectors="features", every_row=True, shares_head=True, predicts_with_broadcast=True
+    ),
+)

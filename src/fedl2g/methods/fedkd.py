@@ -20,8 +20,6 @@ own model.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -31,9 +29,9 @@ from fedl2g.errors import SettingError
 from fedl2g.learning.client import Client, Task
 from fedl2g.learning.losses import kl_divergence, squared_error
 from fedl2g.learning.training import Update
-from fedl2g.methods.base import Options, Reply
+from fedl2g.methods.base import Options, Trained, Traits
 from fedl2g.methods.fml import CLIP
-from fedl2g.methods.low_rank import check_packed, compress, reconstruct
+from fedl2g.methods.low_rank import LOW_RANK, check_packed, compress, reconstruct
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer
 from fedl2g.payload import Payload
@@ -64,20 +62,8 @@ class FedKDOptions(Options):
 class FedKDServer(SharedNetworkServer[FedKDOptions]):
     """Averages the auxiliary models, which come and go as factors."""
 
-    uploads = "other"  # clipping factors does not bound their product
-
     def broadcast(self, round: int) -> Payload:
         return compress(self.shared.pack(), self.options.energy(round, self.task))
-
-    def check(self, payload: Payload) -> None:
-        check_packed(payload, self.expected())
-
-    def aggregate(self, round: int, replies: list[Reply]) -> None:
-        whole = [replace(reply, payload=reconstruct(reply.payload, self.expected())) for reply in replies]
-        # What the clients started from, which only norm_clip asks for, is what the factors of this round gave.
-        clipped = self.task.aggregation.rule == "norm_clip"
-        start = reconstruct(self.broadcast(round), self.expected()) if clipped else self.shared.pack()
-        self.shared.load(self.combine(round, whole, start))
 
 
 class FedKDClient(AuxiliaryClient[FedKDOptions]):
@@ -88,16 +74,13 @@ class FedKDClient(AuxiliaryClient[FedKDOptions]):
         width = client.task.feature_dim
         with client.stream("private"):
             feature_map = nn.Linear(width, width, bias=False)
-        self.feature_map = feature_map.to(client.device, client.task.dtype)
+        self.feature_map = self.state["feature_map"] = feature_map.to(client.device, client.task.dtype)
 
     def check(self, payload: Payload) -> None:
         check_packed(payload, self.expected())
 
-    def whole(self, payload: Payload) -> Payload:
-        return reconstruct(payload, self.expected())
-
-    def train(self, round: int, payload: Payload) -> Payload:
-        self.shared.load(self.whole(payload))
+    def train(self, round: int, payload: Payload) -> Trained:
+        self.shared.load(reconstruct(payload, self.expected()))
 
         def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             (h, o), (a, u) = self.model(x), self.auxiliary(x)
@@ -113,14 +96,14 @@ class FedKDClient(AuxiliaryClient[FedKDOptions]):
             Update(self.auxiliary.parameters(), self.options.auxiliary_lr, CLIP),
             self.client.update(self.feature_map, clip=CLIP),  # 1 / S has no bound
         ]
-        self.client.fit(round, loss, updates, networks=(self.model, self.auxiliary, self.feature_map))
-        return compress(self.shared.pack(), self.options.energy(round, self.client.task))
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"feature_map": self.feature_map.weight}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.feature_map.load_state_dict({"weight": state["feature_map"]})
+        log = self.client.fit(round, loss, updates, networks=(self.model, self.auxiliary, self.feature_map))
+        return Trained(compress(self.shared.pack(), self.options.energy(round, self.client.task)), log)
 
 
-register_method("fedkd", options=FedKDOptions, server=FedKDServer, client=FedKDClient)
+register_method(
+    "fedkd",
+    options=FedKDOptions,
+    server=FedKDServer,
+    client=FedKDClient,
+    traits=Traits(uploads="network", codec=LOW_RANK, auxiliary_network=True),
+)

@@ -24,8 +24,8 @@ from fedl2g.learning.client import Client, Task
 from fedl2g.learning.guidance import Space, guiding_gradient
 from fedl2g.learning.losses import Objective, guided_loss
 from fedl2g.learning.profiling import GUIDING, watch
-from fedl2g.learning.training import ImageView, at_least_two
-from fedl2g.methods.base import ClientHalf, Options, Reply, ServerHalf
+from fedl2g.learning.training import ImageView, TrainingLog, at_least_two
+from fedl2g.methods.base import ClientHalf, Combined, Options, ServerHalf, Trained, Traits
 from fedl2g.methods.registry import register_method
 from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors
 
@@ -68,13 +68,14 @@ class FeatureOptions(FedL2GOptions):
 class FedL2GServer(ServerHalf[FedL2GOptions]):
     """Keeps and moves the guiding vectors."""
 
-    uploads = "class vectors"
+    guide: Tensor
+    distance: Tensor
 
     def __init__(self, options: FedL2GOptions, task: Task) -> None:
         super().__init__(options, task)
-        self.guide = initial_guide(options, task)
+        self.register_buffer("guide", initial_guide(options, task))
+        self.register_buffer("distance", torch.zeros((), dtype=torch.float64))
         self.step = 0.0
-        self.distance = torch.zeros((), dtype=torch.float64)
 
     def broadcast(self, round: int) -> Payload:
         return class_vectors(torch.arange(len(self.guide)), self.guide)
@@ -82,8 +83,8 @@ class FedL2GServer(ServerHalf[FedL2GOptions]):
     def expected(self) -> Specification:
         return class_vector_spec(self.task.classes, self.options.width(self.task), self.task.dtype)
 
-    def aggregate(self, round: int, replies: list[Reply]) -> None:
-        ids, rows = self.combine_by_class(round, replies)
+    def update(self, round: int, combined: Combined) -> None:
+        ids, rows = combined.payload["ids"], combined.payload["rows"]
         rows = rows * min(1.0, CLIP / (_norm(rows) + 1e-6))
         self.guide[ids] -= self.options.server_lr * rows
         self.step = self.options.server_lr * _norm(rows)
@@ -91,12 +92,6 @@ class FedL2GServer(ServerHalf[FedL2GOptions]):
 
     def metrics(self) -> dict[str, float]:
         return {"guide_step": self.step, "guide_distance": float(self.distance)}
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"guide": self.guide, "distance": self.distance}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.guide, self.distance = state["guide"].clone(), state["distance"].clone()
 
 
 def _norm(rows: Tensor) -> float:
@@ -118,8 +113,6 @@ def initial_guide(options: FedL2GOptions, task: Task) -> Tensor:
 class FedL2GClient(ClientHalf[FedL2GOptions]):
     """Studies with guidance, then tells the server how the guidance should change."""
 
-    moves_by_steps_alone = True  # in the warm-up it stays as it is
-
     def __init__(self, options: FedL2GOptions, client: Client) -> None:
         super().__init__(options, client)
         samples = len(client.train_set)
@@ -137,16 +130,17 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
         task = self.client.task
         return class_vector_spec(task.classes, self.options.width(task), task.dtype)
 
-    def train(self, round: int, payload: Payload) -> Payload:
+    def train(self, round: int, payload: Payload) -> Trained:
         guide = self._guide(payload)
 
         def loss(x: Tensor, y: Tensor) -> tuple[Objective, Tensor]:
             features, logits = self.model(x)
             return guided_loss(logits, features if self.options.space == "features" else logits, y, guide)
 
+        log = TrainingLog()
         if round > self.options.warmup_rounds:
-            self.client.fit(round, loss, [self.client.update(clip=CLIP)], data=self.study_set)
-        return self._guiding_gradient(round, guide)
+            log = self.client.fit(round, loss, [self.client.update(clip=CLIP)], data=self.study_set)
+        return Trained(self._guiding_gradient(round, guide), log)
 
     def study_batch(self, round: int) -> ImageView:
         """The samples of the pseudo-step of a round, drawn from the study set."""
@@ -182,4 +176,16 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
 
 
 for _options in (LogitOptions, FeatureOptions):
-    register_method(_options.model_fields["name"].default, options=_options, server=FedL2GServer, client=FedL2GClient)
+    register_method(
+        _options.model_fields["name"].default,
+        options=_options,
+        server=FedL2GServer,
+        client=FedL2GClient,
+        traits=Traits(
+            uploads="class vectors",
+            vectors="guiding gradients",
+            warm_up=True,
+            extra_passes=3,
+            idle_without_steps=True,
+        ),
+    )

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedl2g.learning.client import Client
-from fedl2g.methods.base import Options
+from fedl2g.methods.base import Options, Trained, Traits
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer
 from fedl2g.payload import Payload
@@ -43,16 +43,14 @@ class FedMRLServer(SharedNetworkServer[FedMRLOptions]):
 class FedMRLClient(AuxiliaryClient[FedMRLOptions]):
     """Trains its network, its projector and the auxiliary model, and sends the last."""
 
-    predicts_with_broadcast = True
-
     def __init__(self, options: FedMRLOptions, client: Client) -> None:
         super().__init__(options, client, feature_dim=options.sub_feature_dim)
         width = client.task.feature_dim
         with client.stream("private"):
             projector = nn.Linear(options.sub_feature_dim + width, width)
-        self.projector = projector.to(client.device, client.task.dtype)
+        self.projector = self.state["projector"] = projector.to(client.device, client.task.dtype)
 
-    def train(self, round: int, payload: Payload) -> Payload:
+    def train(self, round: int, payload: Payload) -> Trained:
         self.shared.load(payload)
 
         def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,8 +60,8 @@ class FedMRLClient(AuxiliaryClient[FedMRLOptions]):
             return own + cross_entropy(u, y), own
 
         networks = (self.model, self.projector, self.auxiliary)
-        self.client.fit(round, loss, [self.client.update(*networks)], networks=networks)
-        return self.shared.pack()
+        log = self.client.fit(round, loss, [self.client.update(*networks)], networks=networks)
+        return Trained(self.shared.pack(), log)
 
     def receive(self, payload: Payload) -> None:
         self.shared.load(payload)  # training starts from what it receives itself
@@ -78,11 +76,11 @@ class FedMRLClient(AuxiliaryClient[FedMRLOptions]):
         representation: Tensor = self.projector(torch.cat([auxiliary, own], dim=1))
         return representation
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return {f"projector.{name}": tensor for name, tensor in self.projector.state_dict().items()}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.projector.load_state_dict({name.removeprefix("projector."): t for name, t in state.items()})
-
-
-register_method("fedmrl", options=FedMRLOptions, server=FedMRLServer, client=FedMRLClient)
+register_method(
+    "fedmrl",
+    options=FedMRLOptions,
+    server=FedMRLServer,
+    client=FedMRLClient,
+    traits=Traits(uploads="network", auxiliary_network=True, predicts_with_broadcast=True),
+)

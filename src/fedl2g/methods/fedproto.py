@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from fedl2g.learning.client import Client
 from fedl2g.learning.losses import squared_error
-from fedl2g.methods.base import ClientHalf, Options
+from fedl2g.methods.base import ClientHalf, Options, Trained, Traits
 from fedl2g.methods.class_means import ClassMeans, ClassMeanServer, ClassTargets
 from fedl2g.methods.registry import register_method
 from fedl2g.payload import Payload, Specification, class_vector_spec
@@ -44,8 +44,6 @@ class FedProtoServer(ClassMeanServer[FedProtoOptions]):
 class FedProtoClient(ClientHalf[FedProtoOptions]):
     """Learns to keep its features near the prototypes, and sends the means of its own."""
 
-    predicts_with_broadcast = True
-
     def __init__(self, options: FedProtoOptions, client: Client) -> None:
         super().__init__(options, client)
         self.prototypes: ClassTargets | None = None  # for predictions only: training uses what it receives itself
@@ -55,7 +53,7 @@ class FedProtoClient(ClientHalf[FedProtoOptions]):
         task = self.client.task
         return class_vector_spec(task.classes, task.feature_dim, task.dtype)
 
-    def train(self, round: int, payload: Payload) -> Payload:
+    def train(self, round: int, payload: Payload) -> Trained:
         targets = ClassTargets(payload, self.client)
         means = ClassMeans(self.client, self.client.task.feature_dim)
 
@@ -68,11 +66,11 @@ class FedProtoClient(ClientHalf[FedProtoOptions]):
             target = torch.where(targets.known[y, None], targets.vectors[y], features.detach())
             return own + self.options.weight * squared_error(features, target), own
 
-        self.client.fit(round, loss)
-        return means.pack()
+        log = self.client.fit(round, loss)
+        return Trained(means.pack(), log)
 
     def receive(self, payload: Payload) -> None:
-        self.prototypes = ClassTargets(payload, self.client)
+        self.prototypes = self.received["prototypes"] = ClassTargets(payload, self.client)
         self._seen = None
 
     def predict(self, x: Tensor) -> Tensor:
@@ -90,4 +88,10 @@ class FedProtoClient(ClientHalf[FedProtoOptions]):
         return {"head": self.model.head(seen[1]) if seen is not None and seen[0] is x else self.model(x)[1]}
 
 
-register_method("fedproto", options=FedProtoOptions, server=FedProtoServer, client=FedProtoClient)
+register_method(
+    "fedproto",
+    options=FedProtoOptions,
+    server=FedProtoServer,
+    client=FedProtoClient,
+    traits=Traits(uploads="class vectors", vectors="features", predicts_with_broadcast=True),
+)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedl2g.learning.losses import kl_divergence
-from fedl2g.methods.base import Options
+from fedl2g.methods.base import Options, Trained, Traits
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer
 from fedl2g.payload import Payload
@@ -37,7 +37,7 @@ class FMLOptions(Options):
 class FMLClient(AuxiliaryClient[FMLOptions]):
     """Trains both networks, and sends the auxiliary one."""
 
-    def train(self, round: int, payload: Payload) -> Payload:
+    def train(self, round: int, payload: Payload) -> Trained:
         self.shared.load(payload)
         alpha, beta = self.options.alpha, self.options.beta
 
@@ -49,8 +49,14 @@ class FMLClient(AuxiliaryClient[FMLOptions]):
             return own_loss + auxiliary_loss, own  # teachers are detached: each network meets its own loss only
 
         updates = [self.client.update(clip=CLIP), self.client.update(self.auxiliary, clip=CLIP)]
-        self.client.fit(round, loss, updates, networks=(self.model, self.auxiliary))
-        return self.shared.pack()
+        log = self.client.fit(round, loss, updates, networks=(self.model, self.auxiliary))
+        return Trained(self.shared.pack(), log)
 
 
-register_method("fml", options=FMLOptions, server=SharedNetworkServer, client=FMLClient)
+register_method(
+    "fml",
+    options=FMLOptions,
+    server=SharedNetworkServer,
+    client=FMLClient,
+    traits=Traits(uploads="network", auxiliary_network=True),
+)

@@ -13,10 +13,7 @@ are those of the client's extractor with the server's head.
 
 from __future__ import annotations
 
-from torch import Tensor
-from torch.nn.functional import cross_entropy
-
-from fedl2g.methods.base import Options, Reply
+from fedl2g.methods.base import Options, Trained, Traits
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import SharedHeadClient, SharedHeadServer
 from fedl2g.payload import Payload
@@ -28,26 +25,19 @@ class LGFedAvgOptions(Options):
     name: str = "lg-fedavg"
 
 
-class LGFedAvgServer(SharedHeadServer[LGFedAvgOptions]):
-    """Averages the heads."""
-
-    def aggregate(self, round: int, replies: list[Reply]) -> None:
-        sizes = [reply.report.samples for reply in replies]
-        self.shared.load(self.combine(round, replies, self.shared.pack(), sizes))
-
-
 class LGFedAvgClient(SharedHeadClient[LGFedAvgOptions]):
     """Trains its network from the server's head on, and sends the head."""
 
-    def train(self, round: int, payload: Payload) -> Payload:
+    def train(self, round: int, payload: Payload) -> Trained:
         self.shared.load(payload)
-
-        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            own = cross_entropy(self.model(x)[1], y)
-            return own, own
-
-        self.client.fit(round, loss)
-        return self.shared.pack()
+        log = self.client.fit(round, self.own_loss)
+        return Trained(self.shared.pack(), log)
 
 
-register_method("lg-fedavg", options=LGFedAvgOptions, server=LGFedAvgServer, client=LGFedAvgClient, shares_head=True)
+register_method(
+    "lg-fedavg",
+    options=LGFedAvgOptions,
+    server=SharedHeadServer,
+    client=LGFedAvgClient,
+    traits=Traits(uploads="network", weighted_by_samples=True, shares_head=True, predicts_with_broadcast=True),
+)

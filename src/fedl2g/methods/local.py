@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-from torch.nn.functional import cross_entropy
-
-from fedl2g.methods.base import ClientHalf, Options, ServerHalf
+from fedl2g.methods.base import ClientHalf, Options, ServerHalf, Trained, Traits
 from fedl2g.methods.registry import register_method
 from fedl2g.payload import Payload
 
@@ -19,19 +16,12 @@ class LocalOptions(Options):
 class LocalServer(ServerHalf[LocalOptions]):
     """Has nothing to do."""
 
-    uploads = "nothing"
-
 
 class LocalClient(ClientHalf[LocalOptions]):
     """Loss: CE(f(x), y)."""
 
-    def train(self, round: int, payload: Payload) -> Payload:
-        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            own = cross_entropy(self.model(x)[1], y)
-            return own, own
-
-        self.client.fit(round, loss)
-        return {}
+    def train(self, round: int, payload: Payload) -> Trained:
+        return Trained({}, self.client.fit(round, self.own_loss))
 
 
-register_method("local", options=LocalOptions, server=LocalServer, client=LocalClient)
+register_method("local", options=LocalOptions, server=LocalServer, client=LocalClient, traits=Traits())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedl2g.errors import PayloadError
-from fedl2g.payload import Payload, Specification, TensorSpec, check_payload
+from fedl2g.payload import Codec, Payload, Specification, TensorSpec, check_payload
 
 LEFT, RIGHT = ".left", ".right"
 
@@ -92,3 +92,6 @@ def _smaller(rank: int, out: int, rest: int) -> bool:
 def _matrix_shape(spec: TensorSpec) -> tuple[int, int]:
     out, *others = (size for size in spec.shape if isinstance(size, int))
     return out, int(torch.Size(others).numel())
+
+
+LOW_RANK = Codec(check_packed, reconstruct)

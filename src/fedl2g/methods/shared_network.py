@@ -8,20 +8,20 @@ depends on what it received and on nothing older.
 from __future__ import annotations
 
 import copy
-from typing import ClassVar
 
 from torch import Tensor, nn
 
 from fedl2g.errors import SettingError
 from fedl2g.learning.client import Client, Task
-from fedl2g.methods.base import ClientHalf, OptionsT, Reply, ServerHalf, Uploads
+from fedl2g.methods.base import ClientHalf, Combined, OptionsT, ServerHalf
 from fedl2g.payload import Payload, Specification, tensors_spec
 
 
-class SharedNetwork:
+class SharedNetwork(nn.Module):
     """A network, the payload that it is sent as, and what that must look like when it arrives (`expected`)."""
 
     def __init__(self, network: nn.Module) -> None:
+        super().__init__()
         self.network = network
         state = network.state_dict()
         self._counters = {name: t.clone() for name, t in state.items() if not t.is_floating_point()}
@@ -41,8 +41,6 @@ class SharedNetwork:
 class SharedNetworkServer(ServerHalf[OptionsT]):
     """Sends the shared network, and takes the mean of those that come back."""
 
-    uploads: ClassVar[Uploads] = "network"
-
     def __init__(self, options: OptionsT, task: Task) -> None:
         super().__init__(options, task)
         self.shared = SharedNetwork(self.initial_network())
@@ -57,14 +55,8 @@ class SharedNetworkServer(ServerHalf[OptionsT]):
     def expected(self) -> Specification:
         return self.shared.expected
 
-    def aggregate(self, round: int, replies: list[Reply]) -> None:
-        self.shared.load(self.combine(round, replies, self.shared.pack()))
-
-    def state_dict(self) -> Payload:
-        return self.shared.pack()
-
-    def load_state_dict(self, state: Payload) -> None:
-        self.shared.load(state)
+    def update(self, round: int, combined: Combined) -> None:
+        self.shared.load(combined.payload)
 
 
 class SharedHeadServer(SharedNetworkServer[OptionsT]):
@@ -79,7 +71,7 @@ class AuxiliaryClient(ClientHalf[OptionsT]):
 
     def __init__(self, options: OptionsT, client: Client, feature_dim: int | None = None) -> None:
         super().__init__(options, client)
-        self.auxiliary = client.task.build_auxiliary(feature_dim).to(client.device)
+        self.auxiliary = self.received["auxiliary"] = client.task.build_auxiliary(feature_dim).to(client.device)
         self.shared = SharedNetwork(self.auxiliary)
 
     def expected(self) -> Specification:
@@ -89,15 +81,13 @@ class AuxiliaryClient(ClientHalf[OptionsT]):
 class SharedHeadClient(ClientHalf[OptionsT]):
     """A client whose head is the server's: it trains from it, and predicts with it."""
 
-    predicts_with_broadcast = True
-
     def __init__(self, options: OptionsT, client: Client) -> None:
         super().__init__(options, client)
         self.shared = SharedNetwork(self.model.head)
         # Predictions have a head of their own: what a client is after its last training must not depend on when it
         # was evaluated, or saved.
-        self.global_head = copy.deepcopy(self.model.head)
-        self.received = SharedNetwork(self.global_head)
+        self.global_head = self.received["head"] = copy.deepcopy(self.model.head)
+        self._arriving = SharedNetwork(self.global_head)
 
     def expected(self) -> Specification:
         return self.shared.expected
@@ -113,7 +103,7 @@ class SharedHeadClient(ClientHalf[OptionsT]):
         super().check(payload)
 
     def receive(self, payload: Payload) -> None:
-        self.received.load(payload)
+        self._arriving.load(payload)
         self.global_head.eval()
 
     def predict(self, x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
-from fedl2g.round.availability import AWAY, BUSY, DROPPED, LOST, NOT_JOINED
+from fedl2g.round.absence import AWAY, BUSY, DROPPED, LOST, NOT_JOINED
 from fedl2g.round.record import RoundRecord
 
 # In order: what is drawn, its colour and the reasons in the records that it stands for.

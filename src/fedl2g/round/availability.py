@@ -6,18 +6,23 @@ standard normal. A client that needs n deadlines is busy until the round t + n -
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from pydantic import TypeAdapter
+from torch import Tensor
 
 from fedl2g import rng
-from fedl2g.experiment.policies import Availability
-
-NOT_JOINED = "has not joined yet"
-AWAY = "is away"
-BUSY = "is still busy with an earlier round"
-DROPPED = "dropped out before training"
-LOST = "its upload was lost after training"
-LATE = "is late"
+from fedl2g.engines.base import Absent, Answer
+from fedl2g.experiment.policies import Availability as Settings
+from fedl2g.methods.base import Reply, Report
+from fedl2g.payload import Payload
+from fedl2g.round.absence import AWAY, BUSY, DROPPED, LATE, LOST, NOT_JOINED
+from fedl2g.round.policy import Policy, State
+from fedl2g.round.record import RoundRecord
 
 
 @dataclass(frozen=True)
@@ -29,14 +34,122 @@ class Fate:
     delay: int = 0  # rounds by which the reply is late
 
 
+class Availability(Policy):
+    """Lets the clients train that are there, and delivers their replies when they arrive.
+
+    Every choice follows from the seed. It remembers who is busy, and the replies that are on their way.
+    """
+
+    def __init__(self, settings: Settings, clients: int, seed: int) -> None:
+        self.settings = settings
+        self.clients = clients
+        self.on = settings != Settings()
+        self._schedule = Schedule(settings, clients, seed)
+        self._late: list[LateReply] = []
+        self._fates: dict[int, Fate] = {}  # of this round's participants that train
+        self._away: dict[int, str] = {}
+        self._missing: dict[int, str] = {}
+        self._arrived: dict[int, int] = {}  # client -> the round that its late reply belongs to
+
+    def admit(self, round: int, plan: Sequence[int]) -> list[int]:
+        """Those of the planned participants that train in this round."""
+        self._fates, self._missing, self._arrived = {}, {}, {}
+        self._away = self._schedule.whereabouts(round)
+        for client in plan:
+            reason = self._away.get(client)
+            fate = self._schedule.fate(client, round) if reason is None else Fate(trains=False, reason=reason)
+            if fate.trains:
+                self._fates[client] = fate
+            if fate.reason:
+                self._missing[client] = self._away[client] = fate.reason
+            if fate.delay:
+                self._schedule.busy[client] = round + fate.delay
+        return list(self._fates)
+
+    def deliver(self, round: int, answers: Iterable[Answer]) -> Iterator[Answer]:
+        """What reaches the server in this round: replies on time, then those of earlier rounds that arrive now."""
+        for answer in answers:
+            fate = self._fates[answer.client]
+            if not fate.reason or not isinstance(answer, Reply):
+                yield answer
+                continue
+            yield Absent(answer.client, fate.reason, answer.report)
+            if self._schedule.uses(fate):
+                # Its time counts in this round, in which it trained.
+                report = replace(answer.report, seconds=0.0, laps={})
+                reply = replace(answer, report=report, weight=self._schedule.weight(fate.delay))
+                self._late.append(LateReply(round + fate.delay, round, reply))
+        due = [late for late in self._late if late.arrives <= round]
+        self._late = [late for late in self._late if late.arrives > round]
+        for late in sorted(due, key=lambda late: late.reply.client):
+            self._arrived[late.reply.client] = late.asked
+            yield late.reply
+
+    def write(self, record: RoundRecord, asked: Sequence[int]) -> None:
+        record.away = self._away
+        record.missing = {**self._missing, **record.missing}
+        record.late = {client: asked for client, asked in self._arrived.items() if client not in record.refused}
+
+    def state_dict(self) -> State:
+        tensors = {
+            f"late.{number}.{name}": tensor
+            for number, late in enumerate(self._late)
+            for name, tensor in late.reply.payload.items()
+        }
+        return tensors, {"busy": list(self._schedule.busy.items()), "late": [late.to_dict() for late in self._late]}
+
+    def load_state_dict(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        payloads: list[Payload] = [{} for _ in values["late"]]
+        for name, tensor in tensors.items():
+            _, number, entry = name.split(".", 2)
+            payloads[int(number)][entry] = tensor
+        late = [LateReply.from_dict(v, p, self.clients) for v, p in zip(values["late"], payloads, strict=True)]
+        busy = {int(client): int(until) for client, until in values["busy"]}
+        self._late, self._schedule.busy = late, busy
+        self._fates, self._away, self._missing, self._arrived = {}, {}, {}, {}
+
+
+@dataclass(frozen=True)
+class LateReply:
+    """A reply that is on its way."""
+
+    arrives: int
+    asked: int
+    reply: Reply
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the payload, for a checkpoint."""
+        r = self.reply
+        return {
+            "arrives": self.arrives,
+            "asked": self.asked,
+            "client": r.client,
+            "weight": r.weight,
+            "report": asdict(r.report),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], payload: Payload, clients: int) -> LateReply:
+        """Read `to_dict` back; ValueError if it is none."""
+        whole = [values[name] for name in ("client", "arrives", "asked")]
+        if any(type(number) is not int for number in whole):
+            raise ValueError(f"a late reply with the numbers {whole}")
+        if not 0 <= values["client"] < clients or not 0 < values["asked"] < values["arrives"]:
+            raise ValueError(f"a late reply with the numbers {whole}")
+        if type(values["weight"]) is not float or not 0 < values["weight"] <= 1:
+            raise ValueError(f"a late reply of weight {values['weight']}")
+        report = TypeAdapter(Report).validate_json(json.dumps(values["report"]), strict=True)
+        return cls(values["arrives"], values["asked"], Reply(values["client"], payload, report, values["weight"]))
+
+
 class Schedule:
     """Decides each client's fate from the seed; remembers who is busy."""
 
-    def __init__(self, settings: Availability, clients: int, seed: int) -> None:
+    def __init__(self, settings: Settings, clients: int, seed: int) -> None:
         self.settings = settings
         self.clients = clients
         self.seed = seed
-        self.on = settings != Availability()
+        self.on = settings != Settings()
         self.busy: dict[int, int] = {}  # client -> the round in which it is done
         self._joins = self._drawn_joins()
         self._unstable = self._share(settings.unstable_share, "unstable") if self.on else frozenset()

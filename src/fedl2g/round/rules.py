@@ -1,94 +1,102 @@
-"""Aggregation that a few hostile or broken clients cannot steer: median, trimmed mean, norm clipping.
+"""Rules by which the server combines replies; all but the mean are made so that few hostile clients cannot steer them.
 
-Class vectors are aggregated class by class over the clients that sent one; networks over all clients. The rules other
+Class vectors are combined class by class over the clients that sent one; networks over all clients. The rules other
 than the mean do not use the sizes that clients claim for their data sets: a client could claim any. Weights given here
 are the server's own (how stale a reply is).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedl2g.experiment.policies import Aggregation
 from fedl2g.payload import Payload, mean_by_class, mean_payload
+from fedl2g.registry import rules
+
+Combine = Callable[[Tensor, Tensor, Aggregation], Tensor]
+"""One row out of the rows of (values, weights, settings): values n x d, a row for each client, weights n; float64."""
 
 
-def combine_by_class(
-    payloads: Sequence[Payload], weights: Sequence[float] | None = None, settings: Aggregation | None = None
-) -> tuple[Tensor, Tensor]:
-    """For each class that was sent, one row out of the rows sent for it: (class ids, rows)."""
-    settings = settings or Aggregation()
-    if settings.rule == "mean" and weights is None:
-        return mean_by_class(payloads)
-    given = [1.0] * len(payloads) if weights is None else weights
-    all_ids = torch.cat([p["ids"] for p in payloads])
-    all_rows = torch.cat([p["rows"] for p in payloads])
-    all_weights = torch.cat(
-        [torch.full((len(p["ids"]),), w, dtype=torch.float64) for p, w in zip(payloads, given, strict=True)]
-    )
-    ids = torch.unique(all_ids)
-    rows = torch.empty(len(ids), all_rows.shape[1], dtype=all_rows.dtype)
-    for position, id_ in enumerate(ids):
-        chosen = all_ids == id_
-        rows[position] = _combine(all_rows[chosen].double(), all_weights[chosen], settings).to(rows.dtype)
-    return ids, rows
+@dataclass(frozen=True)
+class Rule:
+    """How many vectors become one. `whole_update`: a network's change is one vector, not a vector for each tensor."""
+
+    combine: Combine
+    whole_update: bool = False
+
+    def class_vectors(
+        self, payloads: Sequence[Payload], weights: Sequence[float] | None, settings: Aggregation
+    ) -> Payload:
+        """For each class that was sent, one row out of the rows sent for it."""
+        given = [1.0] * len(payloads) if weights is None else weights
+        all_ids = torch.cat([p["ids"] for p in payloads])
+        all_rows = torch.cat([p["rows"] for p in payloads])
+        all_weights = torch.cat(
+            [torch.full((len(p["ids"]),), w, dtype=torch.float64) for p, w in zip(payloads, given, strict=True)]
+        )
+        ids = torch.unique(all_ids)
+        rows = torch.empty(len(ids), all_rows.shape[1], dtype=all_rows.dtype)
+        for position, id_ in enumerate(ids):
+            chosen = all_ids == id_
+            rows[position] = self.combine(all_rows[chosen].double(), all_weights[chosen], settings).to(rows.dtype)
+        return {"ids": ids, "rows": rows}
+
+    def networks(
+        self,
+        payloads: Sequence[Payload],
+        reference: Payload,
+        weights: Sequence[float] | None,
+        sizes: Sequence[float] | None,
+        settings: Aggregation,
+    ) -> Payload:
+        """One network out of many; `reference` is what the clients started from, `sizes` count in the mean alone."""
+        given = torch.tensor([1.0] * len(payloads) if weights is None else list(weights), dtype=torch.float64)
+        if self.whole_update:
+            start = _flat(reference)
+            stacked = torch.stack([_flat(payload) - start for payload in payloads])
+            return _unflat(start + self.combine(stacked, given, settings), reference)
+        return {
+            name: self.combine(torch.stack([p[name] for p in payloads]).flatten(1).double(), given, settings)
+            .reshape(tensor.shape)
+            .to(tensor.dtype)
+            for name, tensor in reference.items()
+        }
 
 
-def combine_payloads(
-    payloads: Sequence[Payload],
-    reference: Payload,
-    *,
-    sizes: Sequence[float] | None = None,
-    weights: Sequence[float] | None = None,
-    settings: Aggregation | None = None,
-) -> Payload:
-    """One payload out of many with equal entries; `reference` is what the clients started from.
+class Mean(Rule):
+    """The mean, with sums that are cheaper than those of the general rule."""
 
-    `sizes`, the data-set sizes that clients claim, count in the mean alone.
-    """
-    settings = settings or Aggregation()
-    if settings.rule == "mean":
+    def class_vectors(
+        self, payloads: Sequence[Payload], weights: Sequence[float] | None, settings: Aggregation
+    ) -> Payload:
+        if weights is not None:
+            return super().class_vectors(payloads, weights, settings)
+        ids, rows = mean_by_class(payloads)
+        return {"ids": ids, "rows": rows}
+
+    def networks(
+        self,
+        payloads: Sequence[Payload],
+        reference: Payload,
+        weights: Sequence[float] | None,
+        sizes: Sequence[float] | None,
+        settings: Aggregation,
+    ) -> Payload:
         if weights is not None:
             sizes = [size * w for size, w in zip(sizes or [1.0] * len(payloads), weights, strict=True)]
         return mean_payload(payloads, sizes)
-    given = torch.tensor([1.0] * len(payloads) if weights is None else list(weights), dtype=torch.float64)
-    if settings.rule == "norm_clip":  # of the whole update: all entries together
-        start = _flat(reference)
-        stacked = torch.stack([_flat(payload) - start for payload in payloads])
-        return _unflat(start + _combine(stacked, given, settings), reference)
-    return {
-        name: _combine(torch.stack([p[name] for p in payloads]).flatten(1).double(), given, settings)
-        .reshape(tensor.shape)
-        .to(tensor.dtype)
-        for name, tensor in reference.items()
-    }
 
 
-def _combine(values: Tensor, weights: Tensor, settings: Aggregation) -> Tensor:
-    """One row (float64) out of the rows of `values`, one for each client."""
-    if settings.rule == "median":
-        return weighted_median(values, weights)
-    if settings.rule == "trimmed_mean":
-        return trimmed_mean(values, weights, settings.trim)
-    if settings.rule == "norm_clip":
-        norms = _norms(values)
-        # Of two middle norms the lower: of two senders, the longer vector must not set the bound.
-        bound = norms.quantile(0.5, interpolation="lower") if settings.clip is None else norms.new_tensor(settings.clip)
-        values = values * (bound / norms.clamp(min=torch.finfo(torch.float64).tiny)).clamp(max=1.0)[:, None]
+def weighted_mean(values: Tensor, weights: Tensor, settings: Aggregation) -> Tensor:
+    """The mean of the rows."""
     return (values * weights[:, None]).sum(0) / weights.sum()
 
 
-def _norms(values: Tensor) -> Tensor:
-    """The norm of each row; squares of huge values must not overflow."""
-    largest = values.abs().amax(1).clamp(min=torch.finfo(torch.float64).tiny)
-    norms: Tensor = torch.linalg.vector_norm(values / largest[:, None], dim=1)
-    return largest * norms
-
-
-def weighted_median(values: Tensor, weights: Tensor) -> Tensor:
+def weighted_median(values: Tensor, weights: Tensor, settings: Aggregation) -> Tensor:
     """The coordinate median; with equal weights and an even count the middle of the two middle values."""
     ordered, order = values.sort(dim=0)
     reached = weights[order].cumsum(0)
@@ -98,12 +106,39 @@ def weighted_median(values: Tensor, weights: Tensor) -> Tensor:
     return (ordered.gather(0, lower) / 2 + ordered.gather(0, upper) / 2).squeeze(0)
 
 
-def trimmed_mean(values: Tensor, weights: Tensor, trim: float) -> Tensor:
+def trimmed_mean(values: Tensor, weights: Tensor, settings: Aggregation) -> Tensor:
     """The mean of each coordinate without the `trim` share of values at either end (rounded down)."""
-    cut = int(len(values) * trim + 1e-9)
+    cut = int(len(values) * settings.trim + 1e-9)
     ordered, order = values.sort(dim=0)
     kept, kept_weights = ordered[cut : len(values) - cut], weights[order][cut : len(values) - cut]
     return (kept * kept_weights).sum(0) / kept_weights.sum(0)
+
+
+def norm_clipped_mean(values: Tensor, weights: Tensor, settings: Aggregation) -> Tensor:
+    """The mean after long rows were shortened to `clip`, or to the median of the rows' norms."""
+    norms = _norms(values)
+    # The lower median: of two senders, the longer vector must not set the bound.
+    bound = norms.quantile(0.5, interpolation="lower") if settings.clip is None else norms.new_tensor(settings.clip)
+    values = values * (bound / norms.clamp(min=torch.finfo(torch.float64).tiny)).clamp(max=1.0)[:, None]
+    return weighted_mean(values, weights, settings)
+
+
+def register_rule(name: str, combine: Combine, *, whole_update: bool = False) -> None:
+    """Make a rule known by its name, for the setting `aggregation.rule`."""
+    rules.register(name, Rule(combine, whole_update), combine)
+
+
+rules.register("mean", Mean(weighted_mean), weighted_mean)
+register_rule("median", weighted_median)
+register_rule("trimmed_mean", trimmed_mean)
+register_rule("norm_clip", norm_clipped_mean, whole_update=True)
+
+
+def _norms(values: Tensor) -> Tensor:
+    """The norm of each row; squares of huge values must not overflow."""
+    largest = values.abs().amax(1).clamp(min=torch.finfo(torch.float64).tiny)
+    norms: Tensor = torch.linalg.vector_norm(values / largest[:, None], dim=1)
+    return largest * norms
 
 
 def _flat(payload: Payload) -> Tensor:

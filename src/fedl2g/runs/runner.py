@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fedl2g.engines import Engine, WorkerLost, open_engine
+from fedl2g.engines.base import Engine, WorkerLost, open_engine
 from fedl2g.errors import Diverged, FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer

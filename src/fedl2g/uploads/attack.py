@@ -6,13 +6,16 @@ it has no reason to obey.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from fedl2g import rng
 from fedl2g.experiment.policies import Attack
-from fedl2g.payload import Payload
-from fedl2g.uploads.noise import root_mean_square
+from fedl2g.learning.client import Client
+from fedl2g.payload import PRESENT, Payload, root_mean_square
+from fedl2g.uploads.stage import Stage, Upload
 
 
 def hostile_clients(attack: Attack, clients: int, seed: int) -> frozenset[int]:
@@ -23,14 +26,34 @@ def hostile_clients(attack: Attack, clients: int, seed: int) -> frozenset[int]:
     return frozenset(rng.numpy_stream(seed, "hostile").permutation(clients)[:count].tolist())
 
 
-def corrupt(upload: Payload, received: Payload, attack: Attack, seed: int, client: int, round: int) -> Payload:
-    """What a hostile client sends in place of its upload; class ids stay valid, so that it gets past the checks.
+class Corrupt(Stage):
+    """Makes hostile clients attack."""
 
-    Both payloads hold whole tensors: flipping two factors would change nothing.
-    """
-    if attack.kind == "random_labels":
-        return upload  # its training was the attack
-    generator = rng.torch_stream(seed, "attack", client, round)
+    def __init__(self, attack: Attack, hostile: frozenset[int], seed: int) -> None:
+        self.attack = attack
+        self.hostile = hostile
+        self.seed = seed
+
+    def prepare(self, client: Client) -> None:
+        if client.id in self.hostile and self.attack.kind == "random_labels":
+            view = client.train_set
+            view.labels = random_labels(
+                view.labels, view.indices, client.task.classes, self.attack, self.seed, client.id
+            )
+
+    def apply(self, upload: Upload) -> Upload:
+        if upload.client not in self.hostile:
+            return upload
+        # Whole tensors: flipping two factors would change nothing.
+        sent, received = upload.decode(upload.payload), upload.decode(upload.received)
+        if self.attack.kind != "random_labels":  # there, its training was the attack
+            generator = rng.torch_stream(self.seed, "attack", upload.client, upload.round)
+            sent = corrupt(sent, received, self.attack, generator)
+        return replace(upload, payload=sent)
+
+
+def corrupt(upload: Payload, received: Payload, attack: Attack, generator: torch.Generator) -> Payload:
+    """What a hostile client sends in place of its upload; class ids stay valid, so that it gets past the checks."""
     scale = attack.strength * root_mean_square(upload)
     # Networks are flipped about the one the server sent: the attacker walks backwards.
     centred = "ids" not in upload and {n: t.shape for n, t in upload.items()} == {
@@ -38,7 +61,7 @@ def corrupt(upload: Payload, received: Payload, attack: Attack, seed: int, clien
     }
     corrupted = dict(upload)
     for name, values in upload.items():
-        if not values.is_floating_point() or name == "present":
+        if not values.is_floating_point() or name == PRESENT:
             continue  # of the classes it says it has, an attacker sends vectors
         if attack.kind == "constant":
             corrupted[name] = torch.full_like(values, attack.strength)

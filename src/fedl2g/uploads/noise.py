@@ -7,30 +7,35 @@ Nothing bounds v, so no amount of this noise bounds what v says about a client's
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from fedl2g import rng
 from fedl2g.experiment.policies import Noise
-from fedl2g.payload import Payload
+from fedl2g.payload import PRESENT, Payload, root_mean_square
+from fedl2g.uploads.stage import Stage, Upload
 
 
-def add_noise(payload: Payload, noise: Noise, seed: int, client: int, round: int) -> Payload:
-    """The upload with noise on its floating-point entries, from a stream of its own; class ids stay as they are."""
-    if not noise.on:
-        return payload
-    generator = rng.torch_stream(seed, "noise", client, round)
+class AddNoise(Stage):
+    """Adds the paper's noise to every upload, from a stream of its own."""
+
+    def __init__(self, noise: Noise, seed: int) -> None:
+        self.noise = noise
+        self.seed = seed
+
+    def apply(self, upload: Upload) -> Upload:
+        generator = rng.torch_stream(self.seed, "noise", upload.client, upload.round)
+        return replace(upload, payload=add_noise(upload.payload, self.noise, generator))
+
+
+def add_noise(payload: Payload, noise: Noise, generator: torch.Generator) -> Payload:
+    """The payload with noise on its floating-point entries; class ids stay as they are."""
     std = noise.std * (root_mean_square(payload) if noise.scale == "relative" else 1.0)
     noisy = dict(payload)
     for name, values in payload.items():
         if values.is_floating_point():
             draw = torch.randn(values.shape, generator=generator, dtype=torch.float64)
-            kept = 1.0 if name == "present" else 1 - noise.coefficient  # whether a class is there is no quantity
+            kept = 1.0 if name == PRESENT else 1 - noise.coefficient  # whether a class is there is no quantity
             noisy[name] = (kept * values.double() + std * draw).to(values.dtype)
     return noisy
-
-
-def root_mean_square(payload: Payload) -> float:
-    """The RMS over all floating-point values of a payload; 0 when it has none."""
-    values = [t for t in payload.values() if t.is_floating_point()]
-    count = sum(t.numel() for t in values)
-    return (sum(float(t.double().square().sum()) for t in values) / count) ** 0.5 if count else 0.0

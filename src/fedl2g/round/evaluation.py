@@ -1,0 +1,73 @@
+"""When clients are evaluated, which of them, and what their results come to."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from fedl2g import rng
+from fedl2g.engines.base import Evaluation, Rejected
+from fedl2g.experiment import Experiment
+from fedl2g.round.policy import Policy
+from fedl2g.round.record import Accuracy, RoundRecord
+
+
+class Evaluator(Policy):
+    """Evaluates all clients, or a sample of them, every few rounds.
+
+    `groups` names sets of clients whose pooled accuracy is recorded beside that of all.
+    """
+
+    def __init__(self, experiment: Experiment, groups: Mapping[str, frozenset[int]]) -> None:
+        self.experiment = experiment
+        self.groups = groups
+        self._accuracy: Accuracy | None = None
+        self._refused: dict[int, str] = {}
+
+    def due(self, round: int) -> bool:
+        """Whether there is an evaluation after a round (round 0: before the first)."""
+        return round % self.experiment.evaluate_every == 0 or round == self.experiment.rounds
+
+    def draw(self, round: int) -> Sequence[int]:
+        """The clients that are evaluated after a round: all, or a sample from a stream of its own."""
+        clients, count = self.experiment.clients, self.experiment.evaluated_per_round
+        if count == clients:
+            return range(clients)
+        stream = rng.numpy_stream(self.experiment.seed, "evaluated", round)
+        return sorted(stream.choice(clients, size=count, replace=False).tolist())
+
+    def collect(self, answers: Iterable[Evaluation | Rejected]) -> None:
+        """Take the results in."""
+        found = []
+        for answer in answers:
+            if isinstance(answer, Evaluation):
+                found.append(answer)
+            else:
+                self._refused[answer.client] = f"its evaluation: {answer.reason}"
+        self._accuracy = pooled_accuracy(found, self.groups)
+
+    def write(self, record: RoundRecord, asked: Sequence[int]) -> None:
+        record.accuracy, self._accuracy = self._accuracy, None
+        record.refused = {**self._refused, **record.refused}
+        self._refused = {}
+
+
+def pooled_accuracy(evaluations: Sequence[Evaluation], groups: Mapping[str, frozenset[int]]) -> Accuracy | None:
+    """What single clients' results come to; None where no client could be reached."""
+    if not evaluations:
+        return None
+    samples = sum(e.samples for e in evaluations)
+    clients = {e.client: e.correct / e.samples for e in evaluations}
+    names = dict.fromkeys(name for e in evaluations for name in e.others)
+    others = {name: sum(e.others.get(name, 0) for e in evaluations) / samples for name in names}
+    for name, members in groups.items():
+        group = [e for e in evaluations if e.client in members]
+        if group:
+            others[name] = sum(e.correct for e in group) / sum(e.samples for e in group)
+    return Accuracy(
+        pooled=sum(e.correct for e in evaluations) / samples,
+        mean=statistics.fmean(clients.values()),
+        std=statistics.pstdev(clients.values()),
+        clients=clients,
+        others=others,
+    )

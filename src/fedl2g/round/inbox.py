@@ -1,0 +1,96 @@
+"""What arrives from the clients: counted, checked, and refused where it cannot be used."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fedl2g.engines.base import Absent, Answer, Rejected
+from fedl2g.errors import Diverged, PayloadError
+from fedl2g.methods.base import Reply
+from fedl2g.payload import Codec, Specification, nbytes
+from fedl2g.round.policy import Policy, State
+from fedl2g.round.record import RoundRecord
+from fedl2g.round.timing import Timing
+
+_log = logging.getLogger(__name__)
+_LOSS_LIMIT = 1e30  # the sum of many clients' losses must stay a number
+
+
+class Inbox(Policy):
+    """Takes the answers of a round in.
+
+    `patient`: a round without a usable reply is no reason to stop. Otherwise it says that training has diverged: at
+    once if several replies were refused, after two such rounds if it was only one.
+    """
+
+    def __init__(self, codec: Codec, expected: Specification, timing: Timing, *, patient: bool) -> None:
+        self.codec = codec
+        self.expected = expected
+        self.timing = timing
+        self.patient = patient
+        self._empty = False  # whether the last round had refused replies and no usable one
+        self._clear()
+
+    def _clear(self) -> None:
+        self._bytes = 0
+        self._refused: dict[int, str] = {}
+        self._missing: dict[int, str] = {}
+        self._losses: dict[int, float] = {}
+
+    def check(self, reply: Reply) -> None:
+        """Refuse a reply that cannot be used (PayloadError)."""
+        loss = reply.report.loss
+        if loss is not None and not abs(loss) < _LOSS_LIMIT:
+            raise PayloadError("its training loss is NaN, infinite or too large")
+        self.codec.check(reply.payload, self.expected)
+
+    def collect(self, round: int, answers: Iterable[Answer]) -> list[Reply]:
+        """The replies that can be used, ordered by client: sums of floats depend on the order."""
+        self._clear()
+        accepted = []
+        for answer in answers:
+            self.timing.client(answer.report)
+            match answer:
+                case Rejected():
+                    self._refused[answer.client] = answer.reason
+                case Absent():
+                    self._missing[answer.client] = answer.reason
+                case Reply() if self._accept(round, answer):
+                    accepted.append(answer)
+        empty = bool(self._refused) and not accepted
+        if empty and not self.patient and (len(self._refused) > 1 or self._empty):
+            raise Diverged(f"round {round}: no reply could be used ({next(iter(self._refused.values()))})")
+        self._empty = empty
+        accepted.sort(key=lambda reply: reply.client)
+        self._losses = {reply.client: reply.report.loss for reply in accepted if reply.report.loss is not None}
+        return accepted
+
+    def _accept(self, round: int, reply: Reply) -> bool:
+        self._bytes += nbytes(reply.payload)
+        try:
+            with self.timing.server():
+                self.check(reply)
+        except PayloadError as error:
+            self._refused[reply.client] = str(error)
+            _log.warning("round %d: the reply of client %d is refused: %s", round, reply.client, error)
+            return False
+        return True
+
+    def write(self, record: RoundRecord, asked: Sequence[int]) -> None:
+        record.up_bytes = self._bytes
+        record.refused |= self._refused
+        record.missing |= self._missing
+        record.client_losses = self._losses
+        record.loss = statistics.fmean(self._losses.values()) if self._losses else None
+
+    def state_dict(self) -> State:
+        return {}, {"empty": self._empty}
+
+    def load_state_dict(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        self._clear()
+        self._empty = bool(values["empty"])

@@ -1,0 +1,42 @@
+"""Who takes part in a round."""
+
+from __future__ import annotations
+
+from fedl2g import rng
+from fedl2g.experiment import Experiment
+from fedl2g.privacy.mechanism import with_key
+from fedl2g.registry import samplers
+from fedl2g.round.policy import Policy
+
+
+class Sampler(Policy):
+    """Draws the participants of a round; the same ones whenever it is asked for the same round."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+
+    def draw(self, round: int) -> list[int]:
+        """The clients that take part in a round, ascending."""
+        raise NotImplementedError
+
+
+class Uniform(Sampler):
+    """A fixed number of clients, drawn without replacement."""
+
+    def draw(self, round: int) -> list[int]:
+        e = self.experiment
+        stream = rng.numpy_stream(e.seed, "participants", round)
+        return sorted(stream.choice(e.clients, size=e.participants_per_round, replace=False).tolist())
+
+
+class Poisson(Sampler):
+    """Each client by itself with the chance `participation`: the number varies. The privacy guarantee is about this."""
+
+    def draw(self, round: int) -> list[int]:
+        e = self.experiment
+        draws = rng.numpy_stream(e.seed, with_key("poisson"), round).random(e.clients)
+        return (draws < e.participation).nonzero()[0].tolist()
+
+
+samplers.register("uniform", Uniform, Uniform)
+samplers.register("poisson", Poisson, Poisson)

@@ -1,0 +1,65 @@
+"""Where the time of a round goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from fedl2g.learning.profiling import split_round
+from fedl2g.methods.base import Report
+from fedl2g.round.policy import Policy
+from fedl2g.round.record import RoundRecord
+
+
+class Timing(Policy):
+    """Adds up the seconds of the server, of the clients and of the evaluation; splits them up if that is asked for.
+
+    `lanes` is how many clients can train at a time.
+    """
+
+    def __init__(self, profile: bool, lanes: int) -> None:
+        self.profile = profile
+        self.lanes = lanes
+        self.start()
+
+    def start(self) -> None:
+        """A round begins."""
+        self._started = time.perf_counter()
+        self._server = self._evaluation = 0.0
+        self._clients: list[tuple[float, dict[str, float]]] = []  # seconds of each, and where they went
+
+    @contextmanager
+    def server(self) -> Iterator[None]:
+        """Around work of the server."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._server += time.perf_counter() - started
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Around the evaluation."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._evaluation += time.perf_counter() - started
+
+    def client(self, report: Report) -> None:
+        """A client says how long it trained."""
+        self._clients.append((report.seconds, report.laps))
+
+    def write(self, record: RoundRecord, asked: Sequence[int]) -> None:
+        record.server_seconds = self._server
+        record.client_seconds = sum(seconds for seconds, _ in self._clients)
+        record.evaluation_seconds = self._evaluation
+        if self.profile and record.round:
+            record.profile_seconds = split_round(
+                self._clients,
+                wall=time.perf_counter() - self._started,
+                server=self._server,
+                evaluation=self._evaluation,
+                lanes=self.lanes,
+            )
