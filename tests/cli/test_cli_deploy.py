@@ -396,7 +396,6 @@ def test_the_model_of_a_run_is_exported_and_predicts_the_same(fedl2g: Any, tmp_p
     from fedl2g.data import load_dataset
     from fedl2g.engines.host import Host
     from fedl2g.learning.devices import resolve_device
-    from fedl2g.setup import Setup
     from fedl2g.runs.directory import RunDirectory
 
     assert fedl2g("run", *TINY, "--method", "fedmrl", "--set", "execution.checkpoint_every=1", "--out", "run").code == 0

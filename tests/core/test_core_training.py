@@ -146,8 +146,8 @@ def orders_of(client: Client, round: int, monkeypatch: pytest.MonkeyPatch) -> li
     real = ImageView.batch
     with monkeypatch.context() as patch:
         patch.setattr(ImageView, "batch", lambda view, where: seen.append(where.tolist()) or real(view, where))
-        client.fit(round, lambda x, y: (F.cross_entropy(client.model(x)[1], y),) * 2)
-    assert client.log.steps == len(seen)
+        log = client.fit(round, lambda x, y: (F.cross_entropy(client.model(x)[1], y),) * 2)
+    assert log.steps == len(seen)
     return seen
 
 

@@ -16,8 +16,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.flower import messages, simulation
 from fedl2g.engines.flower.engine import Patience
-from fedl2g.setup import Setup
 from fedl2g.experiment import Experiment
+from fedl2g.setup import Setup
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 

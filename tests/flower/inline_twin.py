@@ -21,13 +21,13 @@ from fedl2g.deploy.own_site import load_data, own_site
 from fedl2g.deploy.site_file import read_site
 from fedl2g.engines.base import Absence
 from fedl2g.engines.flower.store_files import newest_generation
-from fedl2g.setup import Setup
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.experiment import Experiment
 from fedl2g.methods.base import Reply
 from fedl2g.payload import Payload
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.runner import run_site
+from fedl2g.setup import Setup
 
 TIMES = ("client_seconds", "server_seconds", "evaluation_seconds")
 Missed = dict[str, dict[str, str]]

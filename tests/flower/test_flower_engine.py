@@ -21,7 +21,6 @@ from fedl2g.engines.base import Absence
 from fedl2g.engines.flower import engine as engine_module
 from fedl2g.engines.flower import messages, simulation
 from fedl2g.engines.flower.simulation import SimulationEngine
-from fedl2g.setup import Setup
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import Diverged, FedL2GError, RunError
 from fedl2g.federation import Federation
@@ -29,6 +28,7 @@ from fedl2g.methods.base import Reply
 from fedl2g.methods.local import LocalClient
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload, to_bytes
+from fedl2g.setup import Setup
 
 
 class OpenEngine(SimulationEngine):

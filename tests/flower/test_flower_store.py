@@ -15,10 +15,10 @@ from fedl2g.engines.flower.messages import Request, pack_request, unpack_request
 from fedl2g.engines.flower.node import Node
 from fedl2g.engines.flower.store import Generation, Store
 from fedl2g.engines.host import Host
-from fedl2g.setup import Setup
 from fedl2g.errors import PayloadError, RunError
 from fedl2g.methods.base import Reply
 from fedl2g.methods.registry import get_method
+from fedl2g.setup import Setup
 
 CPU = torch.device("cpu")
 

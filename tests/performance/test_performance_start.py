@@ -16,11 +16,11 @@ from torch.nn.functional import cross_entropy
 
 import fedl2g
 from fedl2g.engines.host import Host
-from fedl2g.learning.devices import resolve_device, synchronizer
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.engines.workers import WorkersEngine
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
+from fedl2g.learning.devices import resolve_device
 from fedl2g.learning.profiling import PARTS, Stopwatch, split_round, total_profile
 from fedl2g.learning.training import ImageView, Update, train
 from fedl2g.methods.registry import get_method

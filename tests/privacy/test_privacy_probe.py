@@ -12,7 +12,6 @@ import torch
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.base import open_engine
 from fedl2g.engines.host import Host
-from fedl2g.setup import Setup
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.leakage.membership import members_of, sample_areas
@@ -24,6 +23,7 @@ from fedl2g.methods.fedl2g import FedL2GClient
 from fedl2g.methods.registry import get_method
 from fedl2g.models import calibration
 from fedl2g.payload import Payload, class_vectors
+from fedl2g.setup import Setup
 
 TINY: dict[str, Any] = {
     "samples": 200,

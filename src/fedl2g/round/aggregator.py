@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedl2g.experiment import Experiment
+from fedl2g.experiment.policies import Aggregation
 from fedl2g.methods.base import Combined, Reply, Traits
 from fedl2g.payload import PRESENT, Payload, Specification
 from fedl2g.privacy.mechanism import Mechanism
@@ -48,10 +48,12 @@ class RawReplies(Aggregator):
 class ByRule(Aggregator):
     """Combines by a rule: the mean, or a robust one."""
 
-    def __init__(self, experiment: Experiment, traits: Traits, expected: Specification, dense: Dense | None) -> None:
+    def __init__(
+        self, settings: Aggregation, traits: Traits, expected: Specification, dense: Dense | None = None
+    ) -> None:
         super().__init__(traits, expected, dense)
-        self.settings = experiment.aggregation
-        self.rule = rules.get(self.settings.rule)
+        self.settings = settings
+        self.rule = rules.get(settings.rule)
 
     def combine(self, round: int, replies: Sequence[Reply], broadcast: Payload) -> Combined | None:
         if not replies or self.traits.uploads == "nothing":
