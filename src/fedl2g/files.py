@@ -92,6 +92,7 @@ def _written_aside(
 def _take_the_place_of(partial: Path, path: Path) -> None:
     if not (partial.is_dir() and path.is_dir() and not path.is_symlink()):
         partial.replace(path)
+        partial.unlink(missing_ok=True)  # two names of one file: the system leaves both
         return
     # A folder cannot be renamed over another one: that one steps aside whole, so that nobody sees half of it.
     before = partial.with_name(f"{partial.name}-before")

@@ -61,21 +61,22 @@ def test_a_relative_name_is_written_where_the_process_stands(tmp_path: Path, mon
 def test_a_failure_leaves_the_old_and_nothing_else(tmp_path: Path, error: type[BaseException]) -> None:
     write_text(tmp_path / "file", "old")
     fill(tmp_path / "folder", "old")
-    with pytest.raises(error), replacing(tmp_path / "file") as partial:
-        partial.write_text("half")
-        raise error
-    with pytest.raises(error), replacing(tmp_path / "folder") as partial:
-        fill(partial, "half")
-        raise error
+
+    def fail(name: str) -> None:
+        with replacing(tmp_path / name) as partial:
+            partial.write_text("half") if name == "file" else fill(partial, "half")
+            raise error
+
+    for name in ("file", "folder"):
+        with pytest.raises(error):
+            fail(name)
     assert (tmp_path / "file").read_text() == "old"
     assert content(tmp_path / "folder") == ["old", "old"]
     assert names(tmp_path) == ["file", "folder"]
 
 
 @pytest.mark.parametrize("failing", ["flush", "rename", "replace"])
-def test_a_full_disk_at_any_step_leaves_the_old(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
+def test_a_full_disk_at_any_step_leaves_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     write_text(tmp_path / "file", "old")
     fill(tmp_path / "folder", "old")
     real = getattr(files if failing == "flush" else Path, failing)
@@ -197,6 +198,15 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
         write_text(tmp_path / name, "new")
         assert not (tmp_path / name).is_symlink()
     assert (tmp_path / "outside").read_text() == "mine"
+
+
+def test_another_name_of_the_same_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "source").write_text("x")
+    for _ in range(2):
+        with replacing(tmp_path / "target", durable=False) as partial:
+            os.link(tmp_path / "source", partial)
+        assert (tmp_path / "target").samefile(tmp_path / "source")
+        assert names(tmp_path) == ["source", "target"]
 
 
 def test_threads_that_write_the_same_file_do_not_disturb_each_other(tmp_path: Path) -> None:
