@@ -18,7 +18,7 @@ import fedl2g
 from fedl2g.deploy.cli import deploy_app, export
 from fedl2g.errors import FedL2GError, SettingError
 from fedl2g.paper.cli import paper_app
-from fedl2g.report.cli import plot, report
+from fedl2g.report.cli import Trust, plot, report
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -161,9 +161,7 @@ def resume(
     directory: Annotated[Path, typer.Argument(help="The run directory.", metavar="RUN")],
     engine: EngineName = None,
     workers: Workers = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Import the models or data functions that the run's own file names.")
-    ] = False,
+    trust: Trust = False,
     plugins: Plugins = None,
     track: Track = None,
     as_json: Json = False,
@@ -246,7 +244,10 @@ def compare(
 
 
 def _show_comparison(comparison: Comparison, as_json: bool) -> None:
-    figure = comparison.write()
+    from fedl2g.report.figures import draw_curves
+
+    comparison.write()
+    figure = draw_curves(comparison.histories(), comparison.directory / "curves.png")
     if as_json:
         _print(json.dumps(comparison.to_dict()))
         return
@@ -335,13 +336,15 @@ def list_runs(
 
 @app.command()
 def show(
-    directory: Annotated[Path, typer.Argument(help="The run directory.", metavar="RUN")], as_json: Json = False
+    directory: Annotated[Path, typer.Argument(help="The run directory.", metavar="RUN")],
+    trust: Trust = False,
+    as_json: Json = False,
 ) -> None:
     """Show one run: its settings, its machine and what it came to."""
     from fedl2g.runs.directory import RunDirectory
     from fedl2g.runs.overview import overview
 
-    run = RunDirectory.open(directory)
+    run = RunDirectory.open(directory, trust=trust)
     settings = (directory / "experiment.toml").read_text(encoding="utf-8")
     row, result = overview(run), run.result()
     if as_json:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedl2g.errors import SettingError
+from fedl2g.report.cli import Trust
 
 deploy_app = typer.Typer(no_args_is_help=True, help="Set up a federation of institutions on Flower.")
 
@@ -45,6 +46,7 @@ def check(
     site: Annotated[Path, typer.Argument(help="The site's file, site.toml.")],
     experiment: Annotated[Path, typer.Option("--experiment", help="The coordinator's file, experiment.toml.")],
     offline: Annotated[bool, typer.Option("--offline", help="Do not try to reach the coordinator.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Verify a site before it joins: a plain verdict on each line."""
     from fedl2g.deploy.check import check_site
@@ -52,7 +54,7 @@ def check(
 
     require_flower()
     good = True
-    for verdict in check_site(site, experiment, offline=offline):
+    for verdict in check_site(site, experiment, offline=offline, trust=trust):
         good &= verdict.good
         typer.echo(f"{'ok  ' if verdict.good else 'FAIL'}  {verdict.what}: {verdict.detail}")
     if not good:
@@ -72,6 +74,7 @@ def export(
     out: Annotated[Path, typer.Option("--out", help="The folder to write the model into.")],
     client: Annotated[int | None, typer.Option("--client", help="Which client of a run directory.")] = None,
     run: Annotated[str | None, typer.Option("--run", help="Which run of a site, when it took part in several.")] = None,
+    trust: Trust = False,
 ) -> None:
     """Write a client's trained model for use elsewhere: weights (safetensors) and a program that predicts."""
     from fedl2g.deploy.export import export_client, export_site
@@ -79,7 +82,7 @@ def export(
     if source.is_dir():
         if client is None:
             raise SettingError(f"{source} is a run directory: name the client with --client 0")
-        written = export_client(source, client, out)
+        written = export_client(source, client, out, trust=trust)
     else:
-        written = export_site(source, out, run=run)
+        written = export_site(source, out, run=run, trust=trust)
     typer.echo(f"wrote {', '.join(str(path) for path in written)}")

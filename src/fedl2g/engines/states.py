@@ -26,6 +26,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 _WAITING = 8  # states that may wait for the disk before the computation does,
 _WAITING_BYTES = 256 * 2**20  # and their size
+_NETWORK = "model."  # what the names of the client's own network begin with, beside what its method keeps
 _CLIENT_FILE = re.compile(r"client-([0-9]{6,})\.safetensors")
 
 
@@ -38,6 +39,11 @@ def client_files(directory: Path) -> dict[int, Path]:
     """The clients whose states are in a folder, ascending, and their files."""
     found = ((path, _CLIENT_FILE.fullmatch(path.name)) for path in directory.iterdir())
     return dict(sorted((int(match[1]), path) for path, match in found if match is not None))
+
+
+def network_of(state: Mapping[str, Tensor]) -> State:
+    """The client's own network in its state, which also holds what the method keeps on the client."""
+    return {name.removeprefix(_NETWORK): tensor for name, tensor in state.items() if name.startswith(_NETWORK)}
 
 
 def write_state(

@@ -237,8 +237,8 @@ def show_experiment(
 
 
 def _show_table(experiment: PaperExperiment, study: Study, seeds: int | None, stem: Path, as_json: bool) -> None:
+    from fedl2g.files import write_text
     from fedl2g.paper import tables
-    from fedl2g.runs.directory import write_atomically
 
     found = tables.sheets(experiment, study, seeds)
     lines = tables.provenance(experiment, study, found)
@@ -250,7 +250,7 @@ def _show_table(experiment: PaperExperiment, study: Study, seeds: int | None, st
     files = []
     for suffix, text in texts.items():
         files.append(stem.with_name(stem.name + suffix))
-        write_atomically(files[-1], text)
+        write_text(files[-1], text)
     if as_json:
         cells = [
             {

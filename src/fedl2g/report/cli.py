@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedl2g.report.collect import Run
 
 Runs = Annotated[list[Path], typer.Argument(help="Run directories, or folders of runs.", metavar="RUN...")]
+Trust = Annotated[bool, typer.Option("--trust", help="Import the code (models, data, a method) that the file names.")]
 
 
 def report(
@@ -20,6 +21,7 @@ def report(
     output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="The page's title.")] = "",
     tsne: Annotated[bool, typer.Option(help="Draw t-SNE from the last checkpoints.")] = True,
+    trust: Trust = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Write one HTML page about runs that opens offline: curves, costs, clients, guiding vectors, settings."""
@@ -27,10 +29,10 @@ def report(
     from fedl2g.runs.progress import progress_console, working
 
     if quiet:
-        path = write_report(runs, output, title=title, tsne=tsne)
+        path = write_report(runs, output, title=title, tsne=tsne, trust=trust)
     else:
         with working(progress_console(), "reading runs") as tick:
-            path = write_report(runs, output, title=title, tsne=tsne, progress=tick)
+            path = write_report(runs, output, title=title, tsne=tsne, trust=trust, progress=tick)
     sys.stdout.write(f"{path}\n")
 
 
@@ -48,12 +50,13 @@ def plot(
     runs: Runs,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="PNG, PDF or SVG file to write.")] = None,
     figure: Annotated[Figure, typer.Option(help="What to draw.")] = Figure.CURVES,
+    trust: Trust = False,
 ) -> None:
     """Draw a figure of runs for a paper: curves (seeds become a band), loss increase, costs, t-SNE, who holds what."""
     from fedl2g.report import figures
     from fedl2g.report.collect import group_runs, read_runs
 
-    found = read_runs(runs)
+    found = read_runs(runs, trust=trust)
     name = f"{figure.value}.png"
     target = output or (found[0].directory.figures / name if len(found) == 1 else Path(name))
     groups = group_runs(found)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from fedl2g.runs.result import RunResult
+from fedl2g.runs.result import RunResult, aggregate, other_predictors
 
 
 def comparison_table(results: Mapping[str, Sequence[RunResult]]) -> Table:
@@ -32,38 +31,10 @@ def comparison_table(results: Mapping[str, Sequence[RunResult]]) -> Table:
             f"{row['server_seconds_per_round'][0]:.3f}",
             str(len(results[label])) + _unusual(results[label]),
         )
-        for name in _other_predictors(results[label]):
+        for name in other_predictors(results[label]):
             table.add_row(f"  its {name}", _percent(*row[f"{name}_accuracy"]))
     table.caption = "MB and seconds are per round, summed over participants; 'at round' is where the best was reached"
     return table
-
-
-def aggregate(results: Sequence[RunResult]) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation over seeds of every number of a result."""
-    numbers: dict[str, tuple[float, float]] = {}
-    for name in (
-        "best_accuracy",
-        "last_accuracy",
-        "mean_client_accuracy",
-        "best_round",
-        "up_mb_per_round",
-        "down_mb_per_round",
-        "client_seconds_per_round",
-        "server_seconds_per_round",
-    ):
-        numbers[name] = _mean_and_std([float(getattr(result, name)) for result in results])
-    for name in _other_predictors(results):
-        numbers[f"{name}_accuracy"] = _mean_and_std([result.other_accuracies[name] for result in results])
-    return numbers
-
-
-def _other_predictors(results: Sequence[RunResult]) -> list[str]:
-    """Further predictors of a method, such as FedProto's head: their accuracy in the method's best round."""
-    return [name for name in results[0].other_accuracies if all(name in r.other_accuracies for r in results)]
-
-
-def _mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def result_table(result: RunResult) -> Table:

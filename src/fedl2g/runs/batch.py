@@ -17,8 +17,9 @@ from fedl2g.experiment import Experiment
 from fedl2g.federation import Observer
 from fedl2g.references import loaded_plugins
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.execute import Interrupted
 from fedl2g.runs.result import RunResult
-from fedl2g.runs.runner import Interrupted, run
+from fedl2g.runs.runner import run
 from fedl2g.setup import load_data, settle_layout
 
 
@@ -75,7 +76,7 @@ def settle_layouts(experiments: Mapping[Path, Experiment]) -> dict[Path, Experim
         alike = (e.dataset, e.samples, e.image_size, e.models, e.batch_size, e.device)
         with contextlib.suppress(FedL2GError):
             if path in started:
-                settled[path] = e.settled(RunDirectory.open(path).experiment().layout)
+                _, settled[path] = RunDirectory.open_own(path, e)
             else:
                 settled[path] = e.settled(chosen[alike]) if alike in chosen else settle_layout(e, load_data(e))
         chosen.setdefault(alike, settled[path].layout)
