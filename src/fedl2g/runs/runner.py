@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedl2g.data import Dataset
 from fedl2g.engines.base import OpenEngine
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
@@ -13,23 +14,31 @@ from fedl2g.federation import Observer
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.execute import execute
 from fedl2g.runs.result import RunResult
-from fedl2g.setup import Setup, load_data, prepare
+from fedl2g.setup import Progress, Setup, load_data, prepare
 
 _ENDING = 60.0  # seconds a server needs to end once it has given its SuperLink up
 
 
-def run(experiment: Experiment, out: Path | str | None = None, observers: Sequence[Observer] = ()) -> RunResult:
+def run(
+    experiment: Experiment,
+    out: Path | str | None = None,
+    observers: Sequence[Observer] = (),
+    *,
+    data: Dataset | None = None,
+    progress: Progress | None = None,
+) -> RunResult:
     """Run an experiment and return its result.
 
     The run directory is `out`, or one named after the experiment below `runs/`. A directory that holds the same
-    experiment already is continued, or its result returned if it is over.
+    experiment already is continued, or its result returned if it is over. `data` is the experiment's dataset where it
+    is loaded already; otherwise `progress` is told how far it is loaded.
     """
     path = Path(out) if out is not None else default_directory(experiment)
     if (path / "run.json").is_file():
-        return _continue(*RunDirectory.open_own(path, experiment), observers)
+        return _continue(*RunDirectory.open_own(path, experiment), observers, data, progress)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} exists and is not a run directory; choose another --out")
-    setup = prepare(experiment)
+    setup = prepare(experiment, progress, data)
     setup.check()
     directory = RunDirectory.create(path, setup)
     try:
@@ -59,6 +68,7 @@ def resume(
     *,
     execution: Mapping[str, object] | None = None,
     trust: bool = False,
+    progress: Progress | None = None,
 ) -> RunResult:
     """Continue a run from its last checkpoint to the same numbers as if it had never stopped.
 
@@ -72,7 +82,7 @@ def resume(
         raise RunError(f"{path}: experiment.toml and run.json are not of the same run; restore them from a copy")
     if execution:
         experiment = Experiment(**{**dict(experiment), "execution": {**dict(experiment.execution), **execution}})
-    return _continue(directory, experiment, observers)
+    return _continue(directory, experiment, observers, progress=progress)
 
 
 def default_directory(experiment: Experiment) -> Path:
@@ -82,12 +92,18 @@ def default_directory(experiment: Experiment) -> Path:
     return Path("runs") / name.replace(":", "-")  # of code that the user names
 
 
-def _continue(directory: RunDirectory, experiment: Experiment, observers: Sequence[Observer]) -> RunResult:
+def _continue(
+    directory: RunDirectory,
+    experiment: Experiment,
+    observers: Sequence[Observer],
+    data: Dataset | None = None,
+    progress: Progress | None = None,
+) -> RunResult:
     with directory.lock():
         result = directory.result()
         if result is not None:
             return result
-        dataset = load_data(experiment)
+        dataset = load_data(experiment, progress) if data is None else data
         if dataset.fingerprint != directory.about()["dataset_fingerprint"]:
             raise RunError(f"the dataset {experiment.dataset!r} is not the one {directory.path} was started with")
         return execute(directory, Setup(experiment, dataset, directory.partition()), observers)
