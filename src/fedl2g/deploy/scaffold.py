@@ -41,13 +41,15 @@ def scaffold(plan: Plan) -> list[Path]:
             f"sh coordinator/register.sh sites/{site}/node_key.pub {site}" for site in plan.sites
         ),
         "checks": "\n".join(
-            f"fedl2g deploy check sites/{site}/site.toml --experiment coordinator/experiment.toml"
+            f"fedl2g deploy check sites/{site}/site.toml --experiment coordinator/experiment.toml --trust"
             for site in plan.sites
         ),
         "keys": "\n".join(f"sh sites/{site}/make-key.sh" for site in plan.sites),
         "starts": "\n".join(f"sh sites/{site}/start-supernode.sh" for site in plan.sites),
         "certificates": "\n".join(f"cp coordinator/certificates/ca.crt sites/{site}/ca.crt" for site in plan.sites),
-        "exports": "\n".join(f"fedl2g export sites/{site}/site.toml --out sites/{site}/model" for site in plan.sites),
+        "exports": "\n".join(
+            f"fedl2g export sites/{site}/site.toml --out sites/{site}/model --trust" for site in plan.sites
+        ),
     }
     files = {Path(path): Template(text).substitute(shared) for path, text in templates.COMMON.items()}
     for number, site in enumerate(plan.sites):
