@@ -1,4 +1,4 @@
-"""How a process computes: with one thread, with rare searches for garbage, with memory that it keeps."""
+"""How a process computes: on which CPU, with one thread, with rare searches for garbage, with memory that it keeps."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import ctypes
 import functools
 import gc
 import os
+import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
 
@@ -58,3 +60,12 @@ def keep_freed_memory() -> bool:
     except AttributeError:  # a C library without it
         return False
     return bool(mallopt(_M_TRIM_THRESHOLD, 2**30) and mallopt(_M_MMAP_THRESHOLD, 2**25))
+
+
+def cpu_model() -> str:
+    """The name of this machine's CPU, as exactly as the system tells it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "unknown"

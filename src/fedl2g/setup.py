@@ -85,9 +85,9 @@ class Setup:
                 self.task.build(name, "check")
 
 
-def prepare(experiment: Experiment, progress: Progress | None = None) -> Setup:
-    """Load the data, deal it out to the clients and settle the layouts."""
-    dataset = load_data(experiment, progress)
+def prepare(experiment: Experiment, progress: Progress | None = None, data: Dataset | None = None) -> Setup:
+    """Load the data unless they are given, deal them out to the clients and settle the layouts."""
+    dataset = load_data(experiment, progress) if data is None else data
     return Setup(settle_layout(experiment, dataset), dataset, partition_of(experiment, dataset))
 
 

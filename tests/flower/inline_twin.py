@@ -53,7 +53,7 @@ def inline_twin(folder: Path, experiment_file: Path, out: Path, missed: Missed) 
     table = coordinator.federation
     images, labels, models, train, test = [], [], [], [], []
     for number, name in enumerate(table.sites):
-        file = read_site(folder / "sites" / name / "setup.toml")
+        file = read_site(folder / "sites" / name / "site.toml", trust=True)
         dataset = load_data(file, table.classes, table.image_shape)
         part = own_site(file, coordinator.experiment, dataset).partition
         offset = sum(map(len, labels))

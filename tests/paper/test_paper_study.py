@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fedl2g.cli import app
 from fedl2g.errors import SettingError
@@ -195,14 +195,15 @@ def test_the_estimate_grows_with_the_work(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_long_run_is_asked_for_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedl2g.paper import cli, study
+    from fedl2g.cli import paper_run
+    from fedl2g.paper import study
 
     monkeypatch.setattr(study, "estimate_seconds", lambda experiment: 30 * 86400.0)
     arguments = ["paper", "run", "aggregation", "--scale", "smoke", "--out", str(tmp_path)]
     dry = runner.invoke(app, [*arguments, "--dry-run"])
     assert dry.exit_code == 0
     assert "90.0 days" in dry.output
-    monkeypatch.setattr(cli, "_on_a_terminal", lambda: True)
+    monkeypatch.setattr(paper_run, "on_a_terminal", lambda: True)
     refused = runner.invoke(app, arguments, input="n\n")
     assert refused.exit_code != 0
     assert not list(tmp_path.glob("smoke/cells/*"))

@@ -44,7 +44,7 @@ def run(grid: Grid, experiment: Path, out: Path) -> None:
     handlers: list[logging.Handler] = []
     _give_up_after(grid, setup.experiment.execution.link_seconds)
 
-    def open_grid(setup: Setup) -> DeploymentEngine:
+    def open_grid(setup: Setup, scratch: Path | None) -> DeploymentEngine:
         handlers.append(_log_to(out / "log.txt"))
         return DeploymentEngine(grid, setup)
 

@@ -28,7 +28,7 @@ from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
 from fedl2g.process import one_thread
 from fedl2g.round.record import best_record
-from fedl2g.setup import prepare
+from fedl2g.setup import Progress, prepare
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Leak:
         return asdict(self)
 
 
-def probe(experiment: Experiment, observers: Sequence[Observer] = ()) -> Leak:
+def probe(experiment: Experiment, observers: Sequence[Observer] = (), *, progress: Progress | None = None) -> Leak:
     """Run an experiment (without a run directory), look at every upload, and say how much it gave away."""
     method = get_method(experiment.method.name)
     if method.server.uploads != "class vectors":
@@ -57,7 +57,7 @@ def probe(experiment: Experiment, observers: Sequence[Observer] = ()) -> Leak:
             f"method: {method.name} does not upload class vectors; the probe works for those that do, such as "
             "fedproto, feddistill, fedgh, fedl2g-l and fedl2g-f"
         )
-    setup = prepare(experiment)
+    setup = prepare(experiment, progress)
     experiment, dataset, partition = setup.experiment, setup.dataset, setup.partition
     has = np.zeros((experiment.clients, dataset.classes), dtype=bool)
     for client, indices in enumerate(partition.train):

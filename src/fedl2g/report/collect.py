@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,23 +70,20 @@ class Group:
         return self.runs[0].method
 
 
-def read_runs(paths: Iterable[Path]) -> list[Run]:
-    """The runs in these directories and in folders of runs."""
+def read_runs(paths: Iterable[Path], *, trust: bool = False) -> list[Run]:
+    """The runs in these directories and in folders of runs; one that names code is refused unless it is trusted."""
     found: dict[Path, Run] = {}
     for path in paths:
-        for directory in find_runs(path) or [RunDirectory.open(path)]:
-            directory.about()
+        for run in find_runs(path) or [RunDirectory(path)]:
+            directory = RunDirectory.open(run.path, trust=trust)
             found.setdefault(directory.path.resolve(), _read(directory))
     return list(found.values())
 
 
 def _read(directory: RunDirectory) -> Run:
-    try:
-        settings = tomllib.loads((directory.path / "experiment.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{directory.path / 'experiment.toml'} cannot be read: {error}") from error
     # A table of settings that all have their defaults is not in the file: a default says the same where it is.
-    told = {name: value for name, value in flat(settings).items() if name not in _LATER or value != _LATER[name]}
+    settings = flat(directory.settings())
+    told = {name: value for name, value in settings.items() if name not in _LATER or value != _LATER[name]}
     run = Run(directory, told, directory.history())
     if "method.name" not in run.settings or "seed" not in run.settings:
         raise RunError(f"{directory.path / 'experiment.toml'} names no method or no seed; it is not a run of fedl2g")
@@ -264,7 +260,7 @@ def cached_dataset(fingerprint: str) -> Dataset | None:
     from fedl2g.data import Dataset
     from fedl2g.data.cache import cache_folder
 
-    for meta in sorted(cache_folder(None).glob("*/meta.json")):
+    for meta in sorted(cache_folder(None).glob("[!.]*/meta.json")):  # those that are being written have a dot
         try:
             if json.loads(meta.read_text(encoding="utf-8")).get("fingerprint") == fingerprint:
                 return Dataset.open(meta.parent)

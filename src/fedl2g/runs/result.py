@@ -90,6 +90,34 @@ def summarise(history: Sequence[RoundRecord], *, method: str, seed: int, status:
     )
 
 
+def aggregate(results: Sequence[RunResult]) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation over seeds of every number of a result."""
+    numbers: dict[str, tuple[float, float]] = {}
+    for name in (
+        "best_accuracy",
+        "last_accuracy",
+        "mean_client_accuracy",
+        "best_round",
+        "up_mb_per_round",
+        "down_mb_per_round",
+        "client_seconds_per_round",
+        "server_seconds_per_round",
+    ):
+        numbers[name] = _mean_and_std([float(getattr(result, name)) for result in results])
+    for name in other_predictors(results):
+        numbers[f"{name}_accuracy"] = _mean_and_std([result.other_accuracies[name] for result in results])
+    return numbers
+
+
+def other_predictors(results: Sequence[RunResult]) -> list[str]:
+    """Further predictors of a method, such as FedProto's head: their accuracy in the method's best round."""
+    return [name for name in results[0].other_accuracies if all(name in r.other_accuracies for r in results)]
+
+
+def _mean_and_std(values: Sequence[float]) -> tuple[float, float]:
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
 def _is_number(value: object) -> bool:
     return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
 

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import safetensors.torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -31,8 +30,8 @@ from fedl2g.engines.flower import messages
 from fedl2g.engines.flower.engine import GridEngine, Kind, Patience, error_of
 from fedl2g.engines.flower.messages import Refused, Request
 from fedl2g.engines.flower.node import Node
-from fedl2g.engines.flower.store import Generation, Store
-from fedl2g.engines.host import client_file
+from fedl2g.engines.flower.store import NodeStore, TrainedRound
+from fedl2g.engines.states import client_file, client_files, read_state, write_state
 from fedl2g.errors import FedL2GError, RunError
 from fedl2g.experiment import Experiment
 from fedl2g.learning.devices import resolve_device
@@ -140,7 +139,7 @@ class SimulationEngine(GridEngine):
         for client in sorted(self._moved):
             store = self._store(client)
             state = store.read(store.rounds()[-1]).state
-            safetensors.torch.save_file(dict(state), client_file(directory, client))
+            write_state(client_file(directory, client), state)
 
     def restore(self, directory: Path | None) -> None:
         self.forget()
@@ -148,9 +147,8 @@ class SimulationEngine(GridEngine):
         shutil.rmtree(self.simulation.root / self.run, ignore_errors=True)
         self.run = secrets.token_hex(8)
         self._write_site()
-        for path in directory.glob("client-*.safetensors") if directory is not None else ():
-            client = int(path.stem.removeprefix("client-"))
-            self._store(client).write(Generation(0, safetensors.torch.load_file(path), None))
+        for client, path in client_files(directory).items() if directory is not None else ():
+            self._store(client).write(TrainedRound(0, read_state(path), None))
             self._moved.add(client)
 
     def close(self) -> None:
@@ -158,8 +156,8 @@ class SimulationEngine(GridEngine):
         if self.owns:
             self.simulation.close()
 
-    def _store(self, client: int) -> Store:
-        return Store(self.simulation.root, self.run, self.setup.experiment.fingerprint, client)
+    def _store(self, client: int) -> NodeStore:
+        return NodeStore(self.simulation.root, self.run, self.setup.experiment.fingerprint, client)
 
     def _moves(self, client: int) -> None:
         self._moved.add(client)
@@ -193,7 +191,7 @@ def _introduce(message: Message, context: Context) -> Message:
 def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: Message, context: Context) -> Message:
     try:
         setup = _site(root / messages.unpack_run(message.content))  # first: it imports the user's own methods
-        request = messages.unpack_request(message.content, _LIMIT)
+        request = messages.unpack_request(message.content, _LIMIT, trust=True)  # the experiment is the user's own
         node = Node(int(context.node_config["partition-id"]), setup, resolve_device(setup.experiment.device), root)
         return Message(serve(node, request), reply_to=message)
     except FedL2GError as error:
