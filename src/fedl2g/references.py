@@ -71,9 +71,12 @@ def load_reference(text: str) -> Any:
 
 
 def references_in(settings: Mapping[str, Any]) -> list[str]:
-    """The references that the settings of an experiment name: its method, dataset and models."""
-    method, models = settings.get("method", ""), settings.get("models", "")
-    named = [method.get("name", "") if isinstance(method, Mapping) else method, settings.get("dataset", "")]
+    """The references that the settings of an experiment name, wherever a registered name may stand."""
+    models = settings.get("models", "")
+    named = [settings.get("dataset"), settings.get("sampler")]
+    for table, key in (("method", "name"), ("aggregation", "rule"), ("execution", "engine")):
+        value = settings.get(table)
+        named.append(value.get(key) if isinstance(value, Mapping) else value)  # a table may be given as one word
     named += models.split(",") if isinstance(models, str) else models if isinstance(models, list | tuple) else []
     texts = [text.strip() for text in named if isinstance(text, str)]
     return list(dict.fromkeys(text for text in texts if is_reference(text)))
