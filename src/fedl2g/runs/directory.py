@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import RunError
-from fedl2g.experiment.policies import SITES
+from fedl2g.experiment.identity import SITES
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.result import RunResult
 
