@@ -115,7 +115,7 @@ def test_what_changes_without_training_steps_is_evaluated_and_saved(
 
 
 def test_a_site_slower_than_the_deadline_is_missing_and_the_round_goes_on(tmp_path: Path) -> None:
-    setup = tiny_site(execution={"deadline_seconds": 0.8, "minimum_replies": 2})
+    setup = tiny_site(replies={"deadline_seconds": 0.8, "minimum": 2})
     engine, fake = open_engine(setup, tmp_path)
     fake.grid.nodes[102].seconds = 30
     answers = list(engine.train(1, [0, 1, 2], broadcast(setup)))
@@ -124,14 +124,14 @@ def test_a_site_slower_than_the_deadline_is_missing_and_the_round_goes_on(tmp_pa
 
 
 def test_below_the_minimum_wait_waits(tmp_path: Path) -> None:
-    setup = tiny_site(execution={"deadline_seconds": 0.3, "minimum_replies": 3, "below_minimum": "wait"})
+    setup = tiny_site(replies={"deadline_seconds": 0.3, "minimum": 3, "below_minimum": "wait"})
     engine, fake = open_engine(setup, tmp_path)
     fake.grid.nodes[102].seconds = 1.5
     assert clients(list(engine.train(1, [0, 1, 2], broadcast(setup)))) == ([0, 1, 2], [])
 
 
 def test_below_the_minimum_skip_uses_no_reply(tmp_path: Path) -> None:
-    setup = tiny_site(execution={"deadline_seconds": 0.5, "minimum_replies": 3, "below_minimum": "skip"}, rounds=1)
+    setup = tiny_site(replies={"deadline_seconds": 0.5, "minimum": 3, "below_minimum": "skip"}, rounds=1)
     engine, fake = open_engine(setup, tmp_path)
     loop = federation(setup, engine)
     before = {name: tensor.clone() for name, tensor in loop.server.state_dict().items()}
@@ -144,7 +144,7 @@ def test_below_the_minimum_skip_uses_no_reply(tmp_path: Path) -> None:
 
 
 def test_below_the_minimum_stop_stops_and_says_what_to_do(tmp_path: Path) -> None:
-    setup = tiny_site(execution={"deadline_seconds": 0.3, "minimum_replies": 3, "below_minimum": "stop"})
+    setup = tiny_site(replies={"deadline_seconds": 0.3, "minimum": 3, "below_minimum": "stop"})
     engine, fake = open_engine(setup, tmp_path)
     fake.grid.nodes[102].seconds = 30
     with pytest.raises(RunError, match=r"2 replies, but 3 are needed.*resume"):
@@ -226,7 +226,7 @@ def test_a_hostile_reply_is_refused_logged_and_the_run_goes_on(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     corrupt, reason = HOSTILE[kind]
-    setup = tiny_site(execution={"maximum_reply_mb": 1.0}, rounds=1)
+    setup = tiny_site(replies={"maximum_mb": 1.0}, rounds=1)
     engine, fake = open_engine(setup, tmp_path)
     fake.grid.nodes[102].handle = corrupting(honest(fake.root, 2), lambda records: void(corrupt(records)))
     loop = federation(setup, engine)
@@ -277,7 +277,7 @@ def nothing_usable(fake: FakeSimulation, times: int | None = None) -> None:
 
 
 def test_a_round_without_a_usable_reply_waits_and_asks_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    setup = tiny_site(execution={"minimum_replies": 2, "below_minimum": "wait"}, rounds=1)
+    setup = tiny_site(replies={"minimum": 2, "below_minimum": "wait"}, rounds=1)
     engine, fake = open_engine(setup, tmp_path)
     nothing_usable(fake, times=2)
     loop = federation(setup, engine)
@@ -290,7 +290,7 @@ def test_a_round_without_a_usable_reply_waits_and_asks_again(tmp_path: Path, cap
 
 
 def test_a_round_without_a_usable_reply_is_skipped(tmp_path: Path) -> None:
-    setup = tiny_site(execution={"below_minimum": "skip"}, rounds=2)
+    setup = tiny_site(replies={"below_minimum": "skip"}, rounds=2)
     engine, fake = open_engine(setup, tmp_path)
     nothing_usable(fake)
     loop = federation(setup, engine)
@@ -301,7 +301,7 @@ def test_a_round_without_a_usable_reply_is_skipped(tmp_path: Path) -> None:
 
 
 def test_a_round_without_a_usable_reply_stops_the_run(tmp_path: Path) -> None:
-    setup = tiny_site(execution={"below_minimum": "stop"})
+    setup = tiny_site(replies={"below_minimum": "stop"})
     engine, fake = open_engine(setup, tmp_path)
     nothing_usable(fake)
     with pytest.raises(RunError, match=r"0 replies, but 1 are needed.*resume"):
@@ -309,7 +309,7 @@ def test_a_round_without_a_usable_reply_stops_the_run(tmp_path: Path) -> None:
 
 
 def test_in_a_simulation_nothing_but_nan_is_divergence(tmp_path: Path) -> None:
-    setup = tiny_site(execution={"below_minimum": "wait"})
+    setup = tiny_site(replies={"below_minimum": "wait"})
     _, fake = open_engine(setup, tmp_path)
     simulated = SimulationEngine(fake, setup, owns=False)  # type: ignore[arg-type]
     nothing_usable(fake)
@@ -360,7 +360,7 @@ def test_of_a_long_refusal_the_last_words_are_kept() -> None:
 
 
 def test_in_a_simulation_a_reply_that_is_too_large_ends_the_run_at_once(tmp_path: Path, clock: FakeClock) -> None:
-    setup = tiny_site(execution={"maximum_reply_mb": 0.001, "below_minimum": "wait"})
+    setup = tiny_site(replies={"maximum_mb": 0.001, "below_minimum": "wait"})
     engine = SimulationEngine(FakeSimulation(tmp_path / "stores", 3, clock), setup, owns=False)  # type: ignore[arg-type]
     with pytest.raises(RunError, match=r"^client 0: .* at most"):
         list(engine.train(1, [0, 1, 2], broadcast(setup)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedl2g.errors import SettingError
-from fedl2g.experiment.policies import SITES
+from fedl2g.experiment.identity import SITES
 
 if TYPE_CHECKING:
     from fedl2g.experiment import Experiment

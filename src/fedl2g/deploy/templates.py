@@ -85,12 +85,14 @@ seed = 0
 [method]
 name = "fedl2g-f"
 
-[execution]
+[replies]
 # A round waits this long for its sites, and needs this many replies; with fewer: wait, skip the round, or stop.
 deadline_seconds = 3600.0
-minimum_replies = 2
+minimum = 2
 below_minimum = "wait"
-maximum_reply_mb = 64.0
+maximum_mb = 64.0
+
+[execution]
 # A run whose SuperLink is gone for so long stops; start both again, and it goes on after its last round.
 link_seconds = 120.0
 

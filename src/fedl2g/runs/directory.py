@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import RunError
-from fedl2g.experiment.policies import SITES
+from fedl2g.experiment.identity import SITES
 from fedl2g.files import appearing, reason_of, write_text
 from fedl2g.references import loaded_plugins, references_in, require_trust
 from fedl2g.round.record import RoundRecord

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedl2g.round.record import MB, RoundRecord, best_record
 
@@ -47,9 +49,9 @@ class RunResult:
 
         Checked by hand: building pydantic's check takes longer than all else that `fedl2g list` does.
         """
-        known = {f.name: f for f in fields(cls)}
-        missing = [name for name, f in known.items() if f.default is MISSING and name not in values]
-        wrong = [name for name, value in values.items() if name not in known or not _FITS[known[name].type](value)]
+        kinds = _kinds()
+        missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in values]
+        wrong = [name for name, value in values.items() if name not in kinds or not _fits(value, kinds[name])]
         if missing or wrong:
             raise ValueError(f"a result in which {(missing + wrong)[0]!r} is not what it should be")
         return cls(**values)
@@ -118,16 +120,20 @@ def _mean_and_std(values: Sequence[float]) -> tuple[float, float]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+@functools.cache  # once for all results of a list
+def _kinds() -> dict[str, Any]:
+    return get_type_hints(RunResult)
 
 
-# Whether a value from a file can stand in a field of a result, by the field's annotation.
-_FITS: dict[Any, Callable[[Any], bool]] = {
-    "str": lambda value: isinstance(value, str),
-    "int": lambda value: type(value) is int,
-    "float": _is_number,
-    "float | None": lambda value: value is None or _is_number(value),
-    "dict[str, float]": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
-    "Status": lambda value: value in get_args(Status),
-}
+def _fits(value: object, kind: Any) -> bool:
+    """Whether a value from a file is of a kind; numbers must be finite, and true is no number."""
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin is types.UnionType:
+        return any(_fits(value, one) for one in inside)
+    if origin is Literal:
+        return value in inside
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(k, inside[0]) and _fits(v, inside[1]) for k, v in value.items())
+    if kind is float:
+        return isinstance(value, int | float) and type(value) is not bool and abs(value) <= sys.float_info.max
+    return type(value) is kind

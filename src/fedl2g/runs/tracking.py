@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import SettingError, nearest
+from fedl2g.experiment import flat
 from fedl2g.federation import Federation, Observer
 from fedl2g.round.record import MB, RoundRecord
 

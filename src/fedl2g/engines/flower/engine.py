@@ -68,9 +68,9 @@ class GridEngine:
         self._unmoved: dict[int, Evaluation] = {}  # of clients that have not trained since
 
     def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply | Absence]:
-        execution = self.setup.experiment.execution
+        replies = self.setup.experiment.replies
         known = {client: self._unmoved.pop(client, None) for client in participants}
-        limit = int(execution.maximum_reply_mb * _MB)
+        limit = int(replies.maximum_mb * _MB)
 
         def read(client: int, records: RecordDict) -> Reply:
             reply = messages.unpack_reply(records, client=client, run=self.run, round=round, limit=limit)
@@ -82,7 +82,7 @@ class GridEngine:
                 self._unmoved[client] = before
             return reply
 
-        minimum = min(execution.minimum_replies, len(participants))
+        minimum = min(replies.minimum, len(participants))
         yield from self._exchange("train", participants, self._request(round, payload), read, minimum)
         self.round = round
 
@@ -135,7 +135,7 @@ class GridEngine:
 
         With `below_minimum = skip` answers are held back until there are enough: a skipped round uses none of them.
         """
-        execution = self.setup.experiment.execution
+        replies = self.setup.experiment.replies
         content = messages.pack_request(request)
         due = dict.fromkeys(clients, 0.0)  # clients to be asked, and from when on
         asked: dict[str, int] = {}  # message id -> client
@@ -144,7 +144,7 @@ class GridEngine:
         absent: dict[int, Absence] = {}  # who answered, but with nothing that can be used
         held: list[Answer] = []
         good = 0
-        deadline = time.monotonic() + (execution.deadline_seconds or float("inf"))
+        deadline = time.monotonic() + (replies.deadline_seconds or float("inf"))
         late = False
         while due or asked:
             self._meet(bool(due.keys() - self._nodes.keys()))
@@ -171,18 +171,18 @@ class GridEngine:
                     continue
                 good += 1
                 held.append(answer)
-                if good >= minimum or execution.below_minimum != "skip":
+                if good >= minimum or replies.below_minimum != "skip":
                     yield from held
                     held.clear()
             if time.monotonic() >= deadline:
-                if good >= minimum or execution.below_minimum != "wait":
+                if good >= minimum or replies.below_minimum != "wait":
                     break
                 if not late:
                     _log.warning(
                         "round %d: %d of %d replies at the deadline; waiting for more", request.round, good, minimum
                     )
                 late = True
-            if not due and not asked and good < minimum and execution.below_minimum == "wait":
+            if not due and not asked and good < minimum and replies.below_minimum == "wait":
                 self._before_asking_again(absent.values())
                 _log.warning(
                     "round %d: all have answered, but only %d of %d replies can be used; asking again: %s",
@@ -219,12 +219,12 @@ class GridEngine:
     def _close_round(
         self, kind: Kind, round: int, reasons: dict[int, str], held: list[int], good: int, minimum: int
     ) -> Iterator[Absence]:
-        policy = self.setup.experiment.execution.below_minimum
+        policy = self.setup.experiment.replies.below_minimum
         for client, reason in sorted(reasons.items()):
             _log.warning("%s, round %d: no answer of client %d: %s", kind, round, client, reason)
         if good < minimum and policy == "stop":
             raise RunError(
-                f"round {round}: {good} replies, but {minimum} are needed and execution.below_minimum is 'stop'; the "
+                f"round {round}: {good} replies, but {minimum} are needed and replies.below_minimum is 'stop'; the "
                 "last checkpoint is intact: resume when the sites are back"
             )
         if good < minimum:
@@ -258,7 +258,7 @@ class GridEngine:
         ready = [client for client, when in due.items() if when <= now and client in self._nodes]
         if not ready:
             return
-        deadline = self.setup.experiment.execution.deadline_seconds
+        deadline = self.setup.experiment.replies.deadline_seconds
         ttl = DEFAULT_TTL if deadline is None else deadline + _GRACE
         letters = [Message(content, self._nodes[client], kind, ttl=ttl) for client in ready]
         sent = self._push(letters)
