@@ -62,7 +62,7 @@ class FedMRLClient(AuxiliaryClient[FedMRLOptions]):
             return own + cross_entropy(u, y), own
 
         networks = (self.model, self.projector, self.auxiliary)
-        self.client.fit(round, loss, [self.client.update(*networks)], networks=networks)
+        self.client.fit(round, loss, [self.client.optimizer(*networks)], networks=networks)
         return self.shared.pack()
 
     def receive(self, payload: Payload) -> None:
