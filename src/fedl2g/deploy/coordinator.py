@@ -92,7 +92,7 @@ def read_coordinator(path: Path) -> Coordinator:
     if experiment.layout == "auto":
         raise SettingError(
             f"{path}: layout: auto is measured on one machine, but the clients of a deployment compute on their own; "
-            "choose contiguous, channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
+            "choose preset, contiguous, channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
         )
     if named := [name for name in experiment.architectures if is_factory(name)]:
         raise SettingError(f"{path}: models names the code {named[0]!r}; each site names its own in its site file")

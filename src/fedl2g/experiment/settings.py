@@ -28,9 +28,10 @@ from fedl2g.errors import SettingError, nearest
 from fedl2g.experiment.policies import SITES, Aggregation, Attack, Availability, Noise, Privacy
 from fedl2g.methods.options import Options
 from fedl2g.methods.registry import get_method
-from fedl2g.models.catalog import has_equal_heads, resolve_models
+from fedl2g.models.catalog import CHANNELS_LAST, has_equal_heads, resolve_models
 
 LAYOUTS = ("contiguous", "channels_last")
+CHOSEN_LAYOUTS = ("preset", "auto")  # by the table of the catalog, by measurement
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?(,cuda:\d+)*")
 
 
@@ -111,10 +112,11 @@ class Experiment(BaseModel):
     )
     precision: Literal["float32", "float64"] = Field("float32", description="Number format of models and payloads.")
     layout: str = Field(
-        "contiguous",
+        "preset",
         description="Memory layout of images and weights, which changes speed and last digits: contiguous, "
-        "channels_last, or auto: the faster one for each architecture, measured on this machine when the run starts "
-        "and kept with the run as a list such as cnn4=channels_last,resnet18=contiguous.",
+        "channels_last, preset: the faster one for each architecture of this package by a fixed table (contiguous for "
+        "your own), or auto: the faster one, measured on this machine when the run starts and kept with the run as a "
+        "list such as cnn4=channels_last,resnet18=contiguous.",
     )
     device: str = Field("cpu", description="auto, cpu, mps, cuda, or a list such as cuda:0,cuda:1.")
     noise: Noise = Field(
@@ -177,15 +179,16 @@ class Experiment(BaseModel):
 
     @model_validator(mode="after")
     def _layouts_are_used(self) -> Experiment:
-        if self.layout in (*LAYOUTS, "auto"):
+        if self.layout in (*LAYOUTS, *CHOSEN_LAYOUTS):
             return self
         names = set()
         for part in self.layout.split(","):
             name, equals, layout = part.rpartition("=")
             if layout not in LAYOUTS:
+                known = LAYOUTS if equals else (*LAYOUTS, *CHOSEN_LAYOUTS)
                 raise SettingError(
-                    f"layout: {layout!r} is not known.{nearest(layout, LAYOUTS if equals else [*LAYOUTS, 'auto'])} Use "
-                    "auto, contiguous, channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
+                    f"layout: {layout!r} is not known.{nearest(layout, known)} Use preset, auto, contiguous, "
+                    "channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
                 )
             if not name or name in names:
                 wrong = f"names {name!r} twice" if name else f"does not say which architecture is {layout}"
@@ -240,6 +243,8 @@ class Experiment(BaseModel):
         """The architectures that compute in this memory layout; none before `auto` has been settled."""
         if self.layout == "channels_last":
             return frozenset(self.architectures)
+        if self.layout == "preset":  # in a deployment each site names its own architecture
+            return CHANNELS_LAST if self.dataset == SITES else CHANNELS_LAST.intersection(self.architectures)
         pairs = (part.rpartition("=") for part in self.layout.split(","))
         return frozenset(name for name, _, layout in pairs if layout == "channels_last")
 
@@ -264,6 +269,8 @@ class Experiment(BaseModel):
     def fingerprint(self) -> str:
         """A name for exactly these numbers: equal for experiments that give equal results."""
         settings = self.model_dump(mode="json", exclude={"execution", *self._untouched()})
+        if self.layout != "auto":  # what it stands for, so that another table is another experiment
+            settings["layout"] = sorted(self.channels_last)
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     def to_toml(self) -> str:
@@ -302,7 +309,7 @@ _FIRST = frozenset(
     (
         *("method", "dataset", "samples", "image_size", "partition", "test_fraction", "models", "clients"),
         *("participation", "rounds", "local_epochs", "batch_size", "client_lr", "reshuffle", "seed"),
-        *("patience", "evaluate_every", "precision", "device", "execution"),
+        *("patience", "evaluate_every", "precision", "layout", "device", "execution"),
     )
 )
 _SHORT = {"method": "name", "aggregation": "rule"}  # tables that may be given as one word, and what it says

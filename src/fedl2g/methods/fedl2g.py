@@ -144,7 +144,7 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
             features, logits = self.model(x)
             z = features if self.options.space == "features" else logits
             own = cross_entropy(logits, y)
-            return own + mse_loss(z, guide[y]), own
+            return own + mse_loss(z, guide.index_select(0, y)), own
 
         if round > self.options.warmup_rounds:
             self.client.fit(round, loss, [self.client.optimizer(clip=CLIP)], data=self.study_set)
