@@ -51,7 +51,9 @@ def keep_freed_memory() -> bool:
     """Let this process keep up to 1 GB that it has freed, for the next step. True if that was done.
 
     A training step frees its activations and gradients. By default glibc gives such blocks back to the system, which
-    hands them out again, page by page and cleared, in the next step. Who has set up the allocator is left alone.
+    hands them out again, page by page and cleared, in the next step. Measured on an Intel Xeon with batches of ten 32 x
+    32 images, a step without this takes 1.2 times as long for cnn4 and resnet18, and as long for the small networks. An
+    allocator that the user has set up by environment variables is left as it is.
     """
     if not sys.platform.startswith("linux") or any(name in os.environ for name in _ALLOCATOR_SETTINGS):
         return False

@@ -118,7 +118,7 @@ def settle_layout(experiment: Experiment, dataset: Dataset) -> Experiment:
     if resolve_device(experiment.device).type != "cpu":
         raise SettingError(
             f"layout: auto is measured on the CPU, which says nothing of the device {experiment.device!r}; choose "
-            "contiguous or channels_last"
+            "preset, contiguous or channels_last"
         )
     from fedl2g.models.calibration import faster_layout
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import fedl2g
+from fedl2g import setup
 from fedl2g.errors import FedL2GError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.models import calibration
-from fedl2g import setup
 from fedl2g.runs import execute
 from fedl2g.runs.batch import run_all
 from fedl2g.runs.comparison import Comparison

@@ -32,8 +32,8 @@ from fedl2g.methods.base import Reply
 from fedl2g.references import load_plugin
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
-from fedl2g.runs.observers import StopOnInterrupt
 from fedl2g.runs.execute import Interrupted
+from fedl2g.runs.observers import StopOnInterrupt
 
 Tiny = Callable[..., Experiment]
 Outcome = Callable[[Path], dict[str, Any]]

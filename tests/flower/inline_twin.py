@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
+from fedl2g.engines.flower.store_files import newest_generation
 
 from fedl2g.data import Partition, load_dataset
 from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.deploy.own_site import load_data, own_site
 from fedl2g.deploy.site_file import read_site
 from fedl2g.engines.base import Absence
-from fedl2g.engines.flower.store_files import newest_generation
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.experiment import Experiment
 from fedl2g.methods.base import Reply

@@ -97,7 +97,7 @@ def read_coordinator(path: Path) -> Coordinator:
     if experiment.layout == "auto":
         raise SettingError(
             f"{path}: layout: auto is measured on one machine, but the clients of a deployment compute on their own; "
-            "choose contiguous, channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
+            "choose preset, contiguous, channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
         )
     return Coordinator(experiment, table)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedl2g.experiment.settings import Experiment
 
 LAYOUTS = ("contiguous", "channels_last")
+CHOSEN_LAYOUTS = ("preset", "auto")  # by the table of the catalog, by measurement
 _EACH_ONCE = "expected each architecture once, such as cnn4=channels_last,resnet18=contiguous"
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?(,cuda:\d+)*")
 
@@ -52,13 +53,13 @@ _FORMS: dict[str, Callable[[str], object]] = {
 
 def check_layout(experiment: Experiment) -> None:
     """Refuse a layout that would do nothing."""
-    if experiment.layout in (*LAYOUTS, "auto"):
+    if experiment.layout in (*LAYOUTS, *CHOSEN_LAYOUTS):
         return
     names = set()
     for part in experiment.layout.split(","):
         name, equals, layout = part.rpartition("=")
         if layout not in LAYOUTS:
-            known: tuple[str, ...] = LAYOUTS if equals else (*LAYOUTS, "auto")
+            known: tuple[str, ...] = LAYOUTS if equals else (*LAYOUTS, *CHOSEN_LAYOUTS)
             raise SettingError(
                 f"layout: {layout!r} is not known; {choices(layout, known)}, or a list such as cnn4=channels_last"
             )

@@ -24,7 +24,7 @@ from fedl2g.experiment.policies import Aggregation, Attack, Availability, Noise,
 from fedl2g.experiment.words import one_sentence
 from fedl2g.methods.options import Options
 from fedl2g.methods.registry import get_method
-from fedl2g.models.catalog import resolve_models
+from fedl2g.models.catalog import CHANNELS_LAST, resolve_models
 from fedl2g.references import references_in
 from fedl2g.registry import engines, samplers
 
@@ -103,10 +103,11 @@ class Experiment(BaseModel):
     )
     precision: Literal["float32", "float64"] = Field("float32", description="Number format of models and payloads.")
     layout: str = Field(
-        "contiguous",
+        "preset",
         description="Memory layout of images and weights, which changes speed and last digits: contiguous, "
-        "channels_last, or auto: the faster one for each architecture, measured on this machine when the run starts "
-        "and kept with the run as a list such as cnn4=channels_last,resnet18=contiguous.",
+        "channels_last, preset: the faster one for each architecture of this package by a fixed table (contiguous for "
+        "your own), or auto: the faster one, measured on this machine when the run starts and kept with the run as a "
+        "list such as cnn4=channels_last,resnet18=contiguous.",
     )
     device: str = Field("cpu", description="auto, cpu, mps, cuda, or a list such as cuda:0,cuda:1.")
     noise: Noise = Field(
@@ -184,6 +185,8 @@ class Experiment(BaseModel):
         """The architectures that compute in this memory layout; none before `auto` has been settled."""
         if self.layout == "channels_last":
             return frozenset(self.architectures)
+        if self.layout == "preset":  # in a deployment each site names its own architecture
+            return CHANNELS_LAST if self.dataset == identity.SITES else CHANNELS_LAST.intersection(self.architectures)
         pairs = (part.rpartition("=") for part in self.layout.split(","))
         return frozenset(name for name, _, layout in pairs if layout == "channels_last")
 
@@ -217,7 +220,10 @@ class Experiment(BaseModel):
     @property
     def fingerprint(self) -> str:
         """A name for exactly these numbers: equal for experiments that give equal results."""
-        return identity.fingerprint({**self.model_dump(mode="json"), "sampler": self.sampler_name})
+        settings = {**self.model_dump(mode="json"), "sampler": self.sampler_name}
+        if self.layout != "auto":  # what it stands for, so that another table is another experiment
+            settings["layout"] = sorted(self.channels_last)
+        return identity.fingerprint(settings)
 
     def to_toml(self) -> str:
         """All settings as a TOML document that `from_toml` reads back to an equal experiment."""

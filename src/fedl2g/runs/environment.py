@@ -16,7 +16,7 @@ from fedl2g.process import cpu_model
 def describe_environment() -> dict[str, Any]:
     """Versions, CPU and threads, and the commit when the package is run from a checkout."""
     packages: dict[str, str | None] = {}
-    for name in ("torch", "torchvision", "numba", "numpy", "scikit-learn", "safetensors", "pydantic", "flwr", "opacus"):
+    for name in ("torch", "torchvision", "numpy", "scikit-learn", "safetensors", "pydantic", "flwr", "opacus"):
         try:
             packages[name] = version(name)
         except PackageNotFoundError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,14 +163,6 @@ class MLflowTracker(Tracker):
 
 _EVERY_ROUND = "communication/up_mb"  # is written in every round, so it tells which rounds a store holds
 _TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoardTracker, "mlflow": MLflowTracker}
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted names."""
-    result: dict[str, Any] = {}
-    for key, value in settings.items():
-        result |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return result
 
 
 def _quoted(text: str) -> str:
