@@ -60,7 +60,7 @@ def export_site(path: Path, out: Path, *, run: str | None = None) -> list[Path]:
 def export_client(path: Path, client: int, out: Path) -> list[Path]:
     """Export the model of one client from a run directory's last checkpoint."""
     from fedl2g.data import load_dataset
-    from fedl2g.engines.host import client_file
+    from fedl2g.engines.states import client_file
     from fedl2g.runs.directory import RunDirectory
     from fedl2g.setup import Setup
 
