@@ -9,16 +9,16 @@ import torch
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
-from fake_grid import tiny_site
+from fake_grid import tiny_setup
 
 from fedl2g.engines.flower.messages import Request, pack_request, unpack_request
 from fedl2g.engines.flower.node import Node
 from fedl2g.engines.flower.store import Generation, Store
 from fedl2g.engines.host import Host
-from fedl2g.setup import Setup
 from fedl2g.errors import PayloadError, RunError
 from fedl2g.methods.base import Reply
 from fedl2g.methods.registry import get_method
+from fedl2g.setup import Setup
 
 CPU = torch.device("cpu")
 
@@ -31,7 +31,7 @@ def request(setup: Setup, round: int, scale: float = 1.0) -> Request:
 
 @pytest.fixture
 def setup() -> Setup:
-    return tiny_site()
+    return tiny_setup()
 
 
 @pytest.fixture
