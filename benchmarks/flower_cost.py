@@ -22,11 +22,11 @@ from flower_deployment import Deployment
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.flower import require_flower
 from fedl2g.engines.host import Host
-from fedl2g.learning.devices import resolve_device
-from fedl2g.setup import Setup
 from fedl2g.experiment import Experiment
+from fedl2g.learning.devices import resolve_device
 from fedl2g.methods.registry import get_method, method_names
 from fedl2g.payload import nbytes
+from fedl2g.setup import Setup
 
 
 def setup(method: str, clients: int = 4, **settings: Any) -> Setup:

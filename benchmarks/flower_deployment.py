@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from fedl2g.setup import Setup
-
 _PATIENCE = 600.0
 _SERVER = """\
 import sys

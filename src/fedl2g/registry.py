@@ -89,7 +89,7 @@ engines: Registry[OpenEngine] = Registry(
     {
         "inline": "fedl2g.engines.inline",
         "workers": "fedl2g.engines.workers",
-        "flower": "fedl2g.engines.flower.simulation",
+        "flower": "fedl2g.engines.flower",
     },
 )
 samplers: Registry[type[Sampler]] = Registry(

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
-from fake_grid import tiny_site
+from fake_grid import tiny_setup
 
 from fedl2g.engines.flower.messages import Request, pack_request, unpack_request
 from fedl2g.engines.flower.node import Node
@@ -31,7 +31,7 @@ def request(setup: Setup, round: int, scale: float = 1.0) -> Request:
 
 @pytest.fixture
 def setup() -> Setup:
-    return tiny_site()
+    return tiny_setup()
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ class Node:
             start = store.before(request.round + 1)
             host = self._host(start)
             evaluation = host.evaluate(self.client, request.payload)
-            if start is not None and host.half(self.client).predicts_with_broadcast:
+            if start is not None and host.method.traits.predicts_with_broadcast:
                 self._keep_received(store, start, host.state(self.client))
             return evaluation
 
