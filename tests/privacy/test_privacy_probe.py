@@ -86,7 +86,7 @@ def test_noise_with_a_guarantee_against_the_server_leaves_a_guess() -> None:
 
 
 def test_what_cannot_be_probed_is_refused() -> None:
-    with pytest.raises(SettingError, match="fml does not upload class vectors.* fedgh, .*fedl2g-f"):
+    with pytest.raises(SettingError, match=r"fml does not upload class vectors.* fedgh, .*fedl2g-f"):
         probe(Experiment(**TINY, method="fml"))
     with pytest.raises(SettingError, match="nothing to guess"):
         probe(Experiment(**{**TINY, "partition": "iid", "samples": 400, "clients": 2}, method="feddistill"))

@@ -125,7 +125,8 @@ def _run_cells(
     dry_run: bool,
     quiet: bool,
 ) -> dict[str, Any]:
-    from fedl2g.paper.study import Pace, duration, estimate_seconds, run_cells
+    from fedl2g.paper.study import Pace, run_cells
+    from fedl2g.runs.estimate import duration, estimate_seconds
     from fedl2g.runs.progress import progress_console
 
     console = progress_console(quiet)
