@@ -111,7 +111,7 @@ class _Work:
     """The cells of one experiment: those that are over, those that wait, and how long these take at most."""
 
     def __init__(self, study: Study, cells: Iterable[Cell], jobs: int, display: Display) -> None:
-        from fedl2g.paper.study import estimate_seconds
+        from fedl2g.runs.estimate import estimate_seconds
 
         self.study = study
         self.jobs = jobs
@@ -133,7 +133,7 @@ class _Work:
 
     def announce(self, experiment: PaperExperiment) -> None:
         """Say what there is to do and how long it can take."""
-        from fedl2g.paper.study import duration
+        from fedl2g.runs.estimate import duration
 
         self.display.say(
             f"{experiment.name}, scale {self.study.scale.name}: {len(self.cells)} runs, "
@@ -143,14 +143,15 @@ class _Work:
 
     def ask(self, yes: bool) -> None:
         """Let the user say no to hours of work."""
-        from fedl2g.paper.study import duration
+        from fedl2g.runs.estimate import duration
 
         if self.seconds > ASK_ABOVE_SECONDS and not yes and on_a_terminal():
             click.confirm(f"This can take {duration(self.seconds)}. Start?", abort=True)
 
     def run(self, track: str) -> None:
         """Run the waiting cells, with a line for each that is over."""
-        from fedl2g.paper.study import Pace, duration, run_cells
+        from fedl2g.paper.study import Pace, run_cells
+        from fedl2g.runs.estimate import duration
         from fedl2g.runs.tracking import trackers
 
         if track:
