@@ -75,9 +75,10 @@ class FedL2GServer(ServerHalf[FedL2GOptions]):
         super().__init__(options, task)
         self.register_buffer("guide", initial_guide(options, task))
         self.register_buffer("distance", torch.zeros((), dtype=torch.float64))
-        self.step = 0.0
+        self.step = 0.0  # of this round
 
     def broadcast(self, round: int) -> Payload:
+        self.step = 0.0  # a round begins, in which there may be no update
         return class_vectors(torch.arange(len(self.guide)), self.guide)
 
     def expected(self) -> Specification:
