@@ -40,16 +40,17 @@ class BareClient:
         return [m for m in (self.model, self.auxiliary, self.extra) if m is not None]
 
 
-def bare_clients(site: Site, method: str, layout: torch.memory_format = torch.contiguous_format) -> list[BareClient]:
-    """The clients of a site, ready to train."""
+def bare_clients(site: Site, method: str) -> list[BareClient]:
+    """The clients of a site, ready to train, each in the memory layout of the site."""
     task, quiz_size = site.task, 10 if method.startswith("fedl2g") else 0
     clients = []
     for number in range(site.experiment.clients):
-        model = task.build(site.architecture(number), "init", number).to(memory_format=layout)
+        architecture = site.architecture(number)
+        model, layout = task.build(architecture, "init", number), task.layout(architecture)
 
-        def tensors(indices: Tensor) -> tuple[Tensor, Tensor]:
+        def tensors(indices: Tensor, layout: torch.memory_format = layout) -> tuple[Tensor, Tensor]:
             x = torch.from_numpy(site.dataset.images[indices.numpy()]).float() / 127.5 - 1
-            return x.contiguous(memory_format=layout), torch.from_numpy(site.dataset.labels[indices.numpy()])
+            return x.to(memory_format=layout), torch.from_numpy(site.dataset.labels[indices.numpy()])
 
         train, test = (torch.as_tensor(part[number]) for part in (site.partition.train, site.partition.test))
         quiz, study = train[:quiz_size], train[quiz_size:]
@@ -65,7 +66,7 @@ def bare_clients(site: Site, method: str, layout: torch.memory_format = torch.co
         client.targets = torch.randn(task.classes, width)
         if method in AUXILIARY:
             inner = 128 if method == "fedmrl" else task.feature_dim
-            client.auxiliary = task.build_auxiliary(inner).to(memory_format=layout)
+            client.auxiliary = task.build_auxiliary(inner)
             if method == "fedkd":
                 client.extra = nn.Linear(512, 512, bias=False)
             elif method == "fedmrl":
