@@ -36,6 +36,22 @@ NEW = (
     "deploy", "new", "hospitals", "--site", "north", "--site", "south", "--class", "zero", "--class", "one",
     "--image-shape", "3,16,16",
 )  # fmt: skip
+FEDERATION = {
+    "README.md",
+    "app/pyproject.toml",
+    "app/federation_app/__init__.py",
+    "app/federation_app/client.py",
+    "app/federation_app/server.py",
+    "coordinator/experiment.toml",
+    "coordinator/make-certificates.sh",
+    "coordinator/start-superlink.sh",
+    "coordinator/register.sh",
+    "coordinator/run.sh",
+    "coordinator/flwr/config.toml",
+    "coordinator/superlink.service",
+    "coordinator/compose.yaml",
+}
+SITE = {"site.toml", "site_code.py", "make-key.sh", "start-supernode.sh", "supernode.service", "compose.yaml"}
 VERDICTS = ["identity", "data", "labels", "split", "model", "batch", "store", "node key", "certificate", "server"]
 
 
@@ -292,6 +308,7 @@ def test_a_new_federation_is_whole(fedl2g: Any, tmp_path: Path) -> None:
     assert said.code == 0
     root = tmp_path / "hospitals"
     files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    assert files == {*FEDERATION, *(f"sites/{site}/{name}" for site in ("north", "south") for name in SITE)}
     assert f"wrote {len(files)} files in hospitals" in said.out
     coordinator = read_coordinator(root / "coordinator" / "experiment.toml")
     assert coordinator.federation.sites == ("north", "south")
@@ -396,15 +413,15 @@ def test_the_model_of_a_run_is_exported_and_predicts_the_same(fedl2g: Any, tmp_p
     from fedl2g.data import load_dataset
     from fedl2g.engines.host import Host
     from fedl2g.learning.devices import resolve_device
-    from fedl2g.setup import Setup
     from fedl2g.runs.directory import RunDirectory
+    from fedl2g.setup import Setup
 
     assert fedl2g("run", *TINY, "--method", "fedmrl", "--set", "execution.checkpoint_every=1", "--out", "run").code == 0
     assert fedl2g("export", "run", "--client", "1", "--out", "model").code == 0
     directory = RunDirectory.open(tmp_path / "run")
     experiment = directory.experiment()
     dataset = load_dataset(experiment.dataset, samples=experiment.samples)
-    host = Host(Site(experiment, dataset, directory.partition()), resolve_device("cpu"))
+    host = Host(Setup(experiment, dataset, directory.partition()), resolve_device("cpu"))
     host.load_state(1, safetensors.torch.load_file("run/checkpoints/round-000002/client-000001.safetensors"))
     images = torch.from_numpy(dataset.images[:20]).float()
     about = same_predictions(Path("model"), host.half(1).model, images)
@@ -426,7 +443,7 @@ def test_the_model_of_a_site_is_exported_and_predicts_the_same(fedl2g: Any, hosp
     assert (nothing.code, "its runs: none" in nothing.sentence) == (2, True)
     file, coordinator = read_site(north / "site.toml"), read_coordinator(hospitals / "coordinator/experiment.toml")
     experiment, table = coordinator.experiment, coordinator.federation
-    server = get_method(experiment.method.name).server(experiment.method, coordinator.site.task)
+    server = get_method(experiment.method.name).server(experiment.method, coordinator.setup.task)
     request = Request("run1", experiment, table.classes, table.image_shape, 60, server.broadcast(60))
     node = make_node(file, request)
     assert node.train(request).report.steps > 0
