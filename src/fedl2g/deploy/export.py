@@ -22,7 +22,7 @@ from fedl2g.errors import RunError, SettingError
 from fedl2g.learning.client import Task
 from fedl2g.models import SplitModel
 
-_STATE, _METHOD = "state/", "method."
+_STATE, _NETWORK = "state/", "model."  # of the names of tensors
 
 
 class Predictor(nn.Module):
@@ -87,7 +87,8 @@ def _export(
     out: Path,
 ) -> list[Path]:
     model = task.build(architecture, "export")
-    model.load_state_dict({name: tensor for name, tensor in state.items() if not name.startswith(_METHOD)})
+    own = {name.removeprefix(_NETWORK): tensor for name, tensor in state.items() if name.startswith(_NETWORK)}
+    model.load_state_dict(own)
     predictor = Predictor(model).eval()
     images = torch.linspace(0, 255, 3 * torch.Size(task.image_shape).numel()).reshape(3, *task.image_shape)
     with torch.no_grad(), warnings.catch_warnings():
