@@ -2,63 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import FedL2GError
-from fedl2g.report.collect import Run, cached_dataset, number
+from fedl2g.references import references_in
+from fedl2g.report.collect import Group, Run, cached_dataset, number
 
 if TYPE_CHECKING:
     import torch
 
     from fedl2g.engines.host import Host
+    from fedl2g.payload import Payload
 
 MOST_FEATURES = 400
 MOST_CLASSES = 20  # more colours than this cannot be told apart; the classes with the most samples are shown
+FEWEST_POINTS = 8
+BATCH = 250
+
+
+@dataclass(frozen=True)
+class _Vectors:
+    """What is drawn, before it is laid into the plane; owners are (class, client)."""
+
+    round: int
+    space: str
+    class_names: tuple[str, ...]
+    sent: Payload
+    features: torch.Tensor
+    feature_owners: list[tuple[int, int]]
+    means: torch.Tensor
+    mean_owners: list[tuple[int, int]]
+
+
+def embeddable(groups: Sequence[Group]) -> list[Group]:
+    """The groups whose clients and server exchange class vectors; those that learn them by guidance first."""
+    known = [(group, group.traits) for group in groups]
+    able = [(group, traits) for group, traits in known if traits is not None and traits.uploads == "class vectors"]
+    return [group for group, traits in sorted(able, key=lambda pair: pair[1].vectors != "guiding gradients")]
 
 
 def embed(run: Run) -> dict[str, Any] | None:
-    """Points (x, y, class, client) of each kind in the plane, from the run's last checkpoint.
+    """Points (x, y, kind, class, client) in the plane, from the run's last checkpoint.
 
     None where there is nothing to draw: no checkpoint, data that is not on this machine, a method whose server sends no
     class vectors, or networks that are the user's own code (a report imports no code that a run names).
     """
-    import safetensors.torch
     import torch
-    from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits
 
-    from fedl2g.engines.host import Host
-    from fedl2g.methods.registry import get_method
-    from fedl2g.process import one_thread
-    from fedl2g.runs.runner import named_code
-    from fedl2g.setup import Setup
-
-    checkpoints = sorted(run.directory.checkpoints.glob("round-*"))
-    dataset = cached_dataset(str(run.directory.about()["dataset_fingerprint"]))
-    if not checkpoints or dataset is None:
+    found = _vectors(run)
+    if found is None:
         return None
-    try:
-        experiment = run.directory.experiment()
-        if named_code(experiment):
-            return None
-        setup = Setup(experiment, dataset, run.directory.partition())
-        server = get_method(experiment.method.name).server(experiment.method, setup.task)
-        server.load_state_dict(safetensors.torch.load_file(checkpoints[-1] / "server.safetensors"))
-        sent = server.broadcast(int(checkpoints[-1].name.removeprefix("round-")) + 1)
-        if set(sent) != {"ids", "rows"} or sent["rows"].shape[1] not in (setup.task.feature_dim, setup.task.classes):
-            return None
-        column = 0 if sent["rows"].shape[1] == setup.task.feature_dim else 1
-        with one_thread(), torch.no_grad():
-            host = Host(setup, torch.device("cpu"))
-            host.restore(checkpoints[-1])
-            features, feature_of, means, mean_of = _client_vectors(host, experiment.clients, column)
-    except (FedL2GError, OSError, KeyError, RuntimeError, safetensors.SafetensorError):
-        return None  # a checkpoint of another version or half deleted: the report is complete without this figure
-    shown = _largest_classes(feature_of, MOST_CLASSES)
+    shown = _largest_classes(found.feature_owners, MOST_CLASSES)
     parts: dict[str, tuple[torch.Tensor, list[Any]]] = {
-        "guide": (sent["rows"], [(int(c), None) for c in sent["ids"]]),
-        "mean": (means, mean_of),
-        "feature": (features, feature_of),
+        "guide": (found.sent["rows"], [(int(c), None) for c in found.sent["ids"]]),
+        "mean": (found.means, found.mean_owners),
+        "feature": (found.features, found.feature_owners),
     }
     rows, owners, kinds = [], [], []
     for kind, (vectors, owner) in parts.items():
@@ -67,23 +67,70 @@ def embed(run: Run) -> dict[str, Any] | None:
                 rows.append(vector.double())
                 owners.append((label, client))
                 kinds.append(kind)
-    if len(rows) < 8:
+    if len(rows) < FEWEST_POINTS:
         return None
-    points = torch.stack(rows).numpy()
-    perplexity = min(30.0, (len(points) - 1) / 3)
-    with threadpool_limits(1):  # more threads wait for each other longer than they work on so few points
-        plane = TSNE(perplexity=perplexity, init="pca", random_state=0, max_iter=500).fit_transform(points)
-    plane = (plane - plane.mean(0)) / max(abs(plane).max(), 1e-9)
+    traits = run.traits
+    guided = traits is not None and traits.vectors == "guiding gradients"
     return {
-        "round": int(checkpoints[-1].name.removeprefix("round-")),
-        "space": "features" if column == 0 else "logits",
+        "round": found.round,
+        "space": found.space,
+        "sent": "guiding vectors" if guided else "the server's class vectors",
         "classes": sorted(shown),
-        "class_names": list(dataset.class_names),
+        "class_names": list(found.class_names),
         "points": [
             [number(float(x), 4), number(float(y), 4), kind, *owner]
-            for (x, y), kind, owner in zip(plane, kinds, owners, strict=True)
+            for (x, y), kind, owner in zip(_plane(torch.stack(rows)), kinds, owners, strict=True)
         ],
     }
+
+
+def _plane(points: torch.Tensor) -> Any:
+    """The points in two dimensions, between -1 and 1."""
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    perplexity = min(30.0, (len(points) - 1) / 3)
+    with threadpool_limits(1):  # more threads wait for each other longer than they work on so few points
+        plane = TSNE(perplexity=perplexity, init="pca", random_state=0, max_iter=500).fit_transform(points.numpy())
+    return (plane - plane.mean(0)) / max(abs(plane).max(), 1e-9)
+
+
+def _vectors(run: Run) -> _Vectors | None:
+    """What the server of the last checkpoint would send, and what its clients' networks make of their test samples."""
+    import safetensors.torch
+    import torch
+
+    from fedl2g.engines.host import Host
+    from fedl2g.methods.registry import get_method
+    from fedl2g.process import one_thread
+    from fedl2g.setup import Setup
+
+    checkpoints = sorted(run.directory.checkpoints.glob("round-*"))
+    dataset = cached_dataset(str(run.directory.about()["dataset_fingerprint"]))
+    if not checkpoints or dataset is None or references_in({**run.settings, "method": run.method}):
+        return None
+    try:
+        experiment = run.directory.experiment()
+        setup = Setup(experiment, dataset, run.directory.partition())
+        server = get_method(experiment.method.name).server(experiment.method, setup.task)
+        tensors = safetensors.torch.load_file(checkpoints[-1] / "server.safetensors")
+        own = {name.removeprefix("server."): value for name, value in tensors.items() if name.startswith("server.")}
+        server.load_state_dict(own)
+        round = int(checkpoints[-1].name.removeprefix("round-"))
+        sent = server.broadcast(round + 1)
+        if set(sent) != {"ids", "rows"} or sent["rows"].shape[1] not in (setup.task.feature_dim, setup.task.classes):
+            return None
+        space = "features" if sent["rows"].shape[1] == setup.task.feature_dim else "logits"
+        host = Host(setup, torch.device("cpu"))
+        try:
+            with one_thread(), torch.no_grad():
+                host.restore(checkpoints[-1])
+                of_clients = _client_vectors(host, experiment.clients, 0 if space == "features" else 1)
+        finally:
+            host.close()  # no weights of clients stay behind on the disk
+    except (FedL2GError, OSError, KeyError, RuntimeError, safetensors.SafetensorError):
+        return None  # a checkpoint of another version or half deleted: the report is complete without this figure
+    return _Vectors(round, space, dataset.class_names, sent, *of_clients)
 
 
 def _client_vectors(
@@ -92,24 +139,20 @@ def _client_vectors(
     """Features (or logits) of some test samples of each client, and each client's class means over all of them."""
     import torch
 
-    features, feature_of, means, mean_of = [], [], [], []
+    features, feature_owners, means, mean_owners = [], [], [], []
     for client in range(clients):
         half = host.half(client)
         half.model.eval()
-        test = half.client.test_set
-        vectors, labels = [], []
-        for x, y in test.batches(250):
-            vectors.append(half.model(x)[column])
-            labels.append(y)
-        all_vectors, all_labels = torch.cat(vectors), torch.cat(labels)
-        for label in sorted(set(all_labels.tolist())):
-            means.append(all_vectors[all_labels == label].mean(0))
-            mean_of.append((int(label), client))
-        step = max(1, len(all_labels) * clients // MOST_FEATURES)
-        for index in range(0, len(all_labels), step):
-            features.append(all_vectors[index])
-            feature_of.append((int(all_labels[index]), client))
-    return torch.stack(features), feature_of, torch.stack(means), mean_of
+        batches = [(half.model(x)[column], y) for x, y in half.client.test_set.batches(BATCH)]
+        vectors, labels = torch.cat([v for v, _ in batches]), torch.cat([y for _, y in batches])
+        for label in sorted(set(labels.tolist())):
+            means.append(vectors[labels == label].mean(0))
+            mean_owners.append((int(label), client))
+        step = max(1, len(labels) * clients // MOST_FEATURES)
+        for index in range(0, len(labels), step):
+            features.append(vectors[index])
+            feature_owners.append((int(labels[index]), client))
+    return torch.stack(features), feature_owners, torch.stack(means), mean_owners
 
 
 def _largest_classes(owners: list[tuple[int, int]], most: int) -> set[int]:
