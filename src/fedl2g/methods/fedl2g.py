@@ -190,5 +190,7 @@ for _options in (LogitOptions, FeatureOptions):
             warm_up=True,
             extra_passes=3,
             idle_without_steps=True,
+            communication_note="FedL2G's uploads are small: a study batch of B samples has at most B classes, so at "
+            "most B rows of the guiding gradient are not zero, and only those are sent.",
         ),
     )
