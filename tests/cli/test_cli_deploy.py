@@ -36,6 +36,22 @@ NEW = (
     "deploy", "new", "hospitals", "--site", "north", "--site", "south", "--class", "zero", "--class", "one",
     "--image-shape", "3,16,16",
 )  # fmt: skip
+FEDERATION = {
+    "README.md",
+    "app/pyproject.toml",
+    "app/federation_app/__init__.py",
+    "app/federation_app/client.py",
+    "app/federation_app/server.py",
+    "coordinator/experiment.toml",
+    "coordinator/make-certificates.sh",
+    "coordinator/start-superlink.sh",
+    "coordinator/register.sh",
+    "coordinator/run.sh",
+    "coordinator/flwr/config.toml",
+    "coordinator/superlink.service",
+    "coordinator/compose.yaml",
+}
+SITE = {"site.toml", "site_code.py", "make-key.sh", "start-supernode.sh", "supernode.service", "compose.yaml"}
 VERDICTS = ["identity", "data", "labels", "split", "model", "batch", "store", "node key", "certificate", "server"]
 
 
@@ -292,6 +308,7 @@ def test_a_new_federation_is_whole(fedl2g: Any, tmp_path: Path) -> None:
     assert said.code == 0
     root = tmp_path / "hospitals"
     files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    assert files == {*FEDERATION, *(f"sites/{site}/{name}" for site in ("north", "south") for name in SITE)}
     assert f"wrote {len(files)} files in hospitals" in said.out
     coordinator = read_coordinator(root / "coordinator" / "experiment.toml")
     assert coordinator.federation.sites == ("north", "south")

@@ -95,7 +95,8 @@ def _export(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.jit.trace(predictor, images[:2])  # type: ignore[no-untyped-call]
-        if not torch.allclose(program(images), predictor(images), atol=1e-5):
+        exported, expected = program(images), predictor(images)
+        if exported.shape != expected.shape or not torch.allclose(exported, expected, atol=1e-5):
             raise RunError(
                 f"the model {architecture} does not predict the same outside Python; export its weights alone"
             )

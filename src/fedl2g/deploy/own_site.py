@@ -79,7 +79,7 @@ def renumber(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
 
 
 def own_site(file: SiteFile, experiment: Experiment, dataset: Dataset) -> Setup:
-    """The site of one client: all of the data is its own, split into train and test here."""
+    """The setup of a site, which has one client: all of the data is its own, split into train and test here."""
     split = make_partition(
         f"file:{file.path(file.split)}" if file.split else "iid",
         dataset.labels,

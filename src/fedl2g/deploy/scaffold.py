@@ -1,14 +1,21 @@
-"""`fedl2g deploy new`: the folder of a federation, with a Flower app of a few lines and every command as a script."""
+"""`fedl2g deploy new`: the folder of a federation, with a Flower app of a few lines and every command as a script.
+
+Its files are templates in `resources`: those of the federation, and those of each site. `$names` are filled in here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files as package_files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
-from fedl2g.deploy import templates
 from fedl2g.errors import SettingError
 from fedl2g.files import appearing, reason_of
+
+_SUFFIX = ".template"  # so that no tool takes a template for a file of this package
 
 
 @dataclass(frozen=True)
@@ -51,10 +58,10 @@ def scaffold(plan: Plan) -> list[Path]:
             f"fedl2g export sites/{site}/site.toml --out sites/{site}/model --trust" for site in plan.sites
         ),
     }
-    files = {Path(path): Template(text).substitute(shared) for path, text in templates.COMMON.items()}
+    files = {path: template.substitute(shared) for path, template in _templates("federation")}
     for number, site in enumerate(plan.sites):
         own = {**shared, "site": site, "client": str(number), "runtime_port": str(9094 + number)}
-        files |= {Path("sites", site, path): Template(text).substitute(own) for path, text in templates.SITE.items()}
+        files |= {Path("sites", site) / path: template.substitute(own) for path, template in _templates("site")}
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         with appearing(root) as partial:
@@ -64,6 +71,19 @@ def scaffold(plan: Plan) -> list[Path]:
     except OSError as error:
         raise SettingError(f"cannot write {plan.folder}: {reason_of(error)}; choose another folder") from error
     return [root / relative for relative in files]
+
+
+def _templates(kind: str) -> Iterator[tuple[Path, Template]]:
+    """The templates of one kind, with the path of the file that each is for."""
+    yield from _walk(package_files("fedl2g.deploy") / "resources" / kind, Path())
+
+
+def _walk(folder: Traversable, place: Path) -> Iterator[tuple[Path, Template]]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from _walk(entry, place / entry.name)
+        elif entry.name.endswith(_SUFFIX):
+            yield place / entry.name.removesuffix(_SUFFIX), Template(entry.read_text(encoding="utf-8"))
 
 
 def _check(plan: Plan) -> None:
