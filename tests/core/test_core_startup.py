@@ -25,7 +25,7 @@ from fedl2g.references import load_plugin, loaded_plugins
 def test_reading_runs_and_listing_names_does_not_load_torch() -> None:
     program = """
 import importlib, sys
-for name in ("fedl2g", "fedl2g.errors", "fedl2g.runs.records", "fedl2g.runs", "fedl2g.runs.directory",
+for name in ("fedl2g", "fedl2g.errors", "fedl2g.round.record", "fedl2g.runs", "fedl2g.runs.directory",
              "fedl2g.methods.registry", "fedl2g.methods.options", "fedl2g.models.catalog"):
     importlib.import_module(name)
     heavy = sorted({"torch", "torchvision", "sklearn", "matplotlib"} & sys.modules.keys())
@@ -180,7 +180,7 @@ def test_a_plugin_that_cannot_be_used_is_one_sentence(content: str | None, messa
 
 
 def test_a_missing_module_is_one_sentence() -> None:
-    with pytest.raises(SettingError, match=r"plugin 'no\.such\.module' cannot be imported"):
+    with pytest.raises(SettingError, match=r"plugin 'no\.such\.module': cannot be imported"):
         load_plugin("no.such.module")
 
 
