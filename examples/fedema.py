@@ -9,10 +9,9 @@ import torch
 from pydantic import Field
 from torch.nn.functional import cross_entropy, mse_loss
 
-from fedl2g import register_method
-from fedl2g.methods.base import ClientHalf, Options
+from fedl2g import ClientHalf, Options, Trained, Traits, register_method
 from fedl2g.methods.class_means import ClassMeans, ClassMeanServer, ClassTargets
-from fedl2g.payload import class_vector_spec, mean_by_class
+from fedl2g.payload import class_vector_spec
 
 
 class FedEMAOptions(Options):
@@ -26,8 +25,8 @@ class FedEMAOptions(Options):
 class FedEMAServer(ClassMeanServer[FedEMAOptions]):
     width = property(lambda self: self.task.feature_dim)
 
-    def aggregate(self, round, replies):
-        ids, means = mean_by_class(reply.payload for reply in replies)
+    def update(self, round, combined):
+        ids, means = combined.payload["ids"], combined.payload["rows"]
         keep = torch.where(self.known[ids], self.options.memory, 0.0)[:, None].to(means.dtype)
         self.vectors[ids] = keep * self.vectors[ids] + (1 - keep) * means
         self.known[ids] = True
@@ -48,8 +47,9 @@ class FedEMAClient(ClientHalf[FedEMAOptions]):
             target = torch.where(targets.known[y, None], targets.vectors[y], features.detach())
             return own + self.options.weight * mse_loss(features, target), own
 
-        self.client.fit(round, loss)
-        return means.pack()
+        log = self.client.fit(round, loss)
+        return Trained(means.pack(), log)
 
 
-register_method("fedema", options=FedEMAOptions, server=FedEMAServer, client=FedEMAClient)
+traits = Traits(uploads="class vectors", vectors="features")
+register_method("fedema", options=FedEMAOptions, server=FedEMAServer, client=FedEMAClient, traits=traits)

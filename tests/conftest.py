@@ -27,3 +27,13 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def registries_as_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is unknown to the next one."""
+    from fedl2g.methods.registry import methods
+    from fedl2g.registry import engines, rules, samplers
+
+    for registry in (methods, engines, rules, samplers):
+        monkeypatch.setattr(registry, "_registered", dict(registry._registered))

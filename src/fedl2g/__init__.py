@@ -14,32 +14,71 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fedl2g.data import load_dataset, make_partition
+    from fedl2g.engines.base import Engine, register_engine
     from fedl2g.experiment import Execution, Experiment
+    from fedl2g.federation import Observer
     from fedl2g.learning.guidance import guiding_gradient
+    from fedl2g.methods.base import ClientHalf, Combined, Reply, ServerHalf, Trained, Traits
+    from fedl2g.methods.options import Options
     from fedl2g.methods.registry import register_method
+    from fedl2g.payload import Payload
+    from fedl2g.round.record import RoundRecord
+    from fedl2g.round.rules import register_rule
+    from fedl2g.round.sampler import Sampler, register_sampler
     from fedl2g.runs.result import RunResult
     from fedl2g.runs.runner import resume, run
 
 _HOMES = {
+    "ClientHalf": "methods.base",
+    "Combined": "methods.base",
+    "Engine": "engines.base",
     "Execution": "experiment",
     "Experiment": "experiment",
+    "Observer": "federation",
+    "Options": "methods.options",
+    "Payload": "payload",
+    "Reply": "methods.base",
+    "RoundRecord": "round.record",
     "RunResult": "runs.result",
+    "Sampler": "round.sampler",
+    "ServerHalf": "methods.base",
+    "Trained": "methods.base",
+    "Traits": "methods.base",
     "guiding_gradient": "learning.guidance",
     "load_dataset": "data",
     "make_partition": "data",
+    "register_engine": "engines.base",
     "register_method": "methods.registry",
+    "register_rule": "round.rules",
+    "register_sampler": "round.sampler",
     "resume": "runs.runner",
     "run": "runs.runner",
 }
 
 __all__ = [
+    "ClientHalf",
+    "Combined",
+    "Engine",
     "Execution",
     "Experiment",
+    "Observer",
+    "Options",
+    "Payload",
+    "Reply",
+    "RoundRecord",
     "RunResult",
+    "Sampler",
+    "ServerHalf",
+    "Trained",
+    "Traits",
+    "__version__",
     "guiding_gradient",
     "load_dataset",
     "make_partition",
+    "register_engine",
     "register_method",
+    "register_rule",
+    "register_sampler",
     "resume",
     "run",
 ]
@@ -50,3 +89,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'fedl2g' has no attribute {name!r}")
     return getattr(importlib.import_module(f"fedl2g.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

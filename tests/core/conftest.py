@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedl2g.data import load_dataset, make_partition
-from fedl2g.setup import Setup
 from fedl2g.experiment import Experiment, overlay
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.setup import Setup
 
 TINY: dict[str, Any] = {
     "method": {"name": "fedl2g-f", "warmup_rounds": 1},
@@ -95,7 +95,7 @@ def guide_of() -> Callable[[Path], torch.Tensor]:
 
     def read(path: Path) -> torch.Tensor:
         newest = sorted((path / "checkpoints").glob("round-*"))[-1]
-        return safetensors.torch.load_file(newest / "server.safetensors")["guide"]
+        return safetensors.torch.load_file(newest / "server.safetensors")["server.guide"]
 
     return read
 

@@ -98,8 +98,8 @@ def test_workers_do_not_call_the_users_data_function_again(tmp_path: Path, monke
 
     from fedl2g import Experiment, run
     from fedl2g.data import load_dataset, make_partition
-    from fedl2g.setup import Setup
     from fedl2g.engines.workers import WorkersEngine
+    from fedl2g.setup import Setup
 
     (tmp_path / "counted_data.py").write_text(
         "import numpy as np\n\n\n"

@@ -20,8 +20,9 @@ from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.deploy.own_site import load_data, own_site
 from fedl2g.deploy.site_file import read_site
 from fedl2g.engines.base import Absent, Check
-from fedl2g.engines.flower.store_files import newest_generation
+from fedl2g.engines.flower.store import client_folder, newest_state
 from fedl2g.engines.inline import InlineEngine
+from fedl2g.engines.states import client_file, read_state
 from fedl2g.experiment import Experiment
 from fedl2g.methods.base import Reply
 from fedl2g.payload import Payload
@@ -55,7 +56,7 @@ def inline_twin(folder: Path, experiment_file: Path, out: Path, missed: Missed) 
     table = coordinator.federation
     images, labels, models, train, test = [], [], [], [], []
     for number, name in enumerate(table.sites):
-        file = read_site(folder / "sites" / name / "site.toml")
+        file = read_site(folder / "sites" / name / "site.toml", trust=True)
         dataset = load_data(file, table.classes, table.image_shape)
         part = own_site(file, coordinator.experiment, dataset).partition
         offset = sum(map(len, labels))
@@ -90,9 +91,9 @@ def differences(folder: Path, experiment_file: Path, real: Path, twin: Path) -> 
     found += [f"server {name}" for name in servers[1] if not torch.equal(servers[0][name], servers[1][name])]
     run: str = json.loads((real / last / "nodes.json").read_text())["run"]
     for number, name in enumerate(sites):
-        _, tensors, _ = newest_generation(folder / "sites" / name / "store" / run / f"client-{number:06d}")
-        expected = safetensors.torch.load_file(twin / last / f"client-{number:06d}.safetensors")
-        found += [f"{name} {k}" for k, t in expected.items() if not torch.equal(tensors[f"state/{k}"], t)]
+        _, state, _ = newest_state(client_folder(folder / "sites" / name / "store", run, number))
+        expected = read_state(client_file(twin / last, number))
+        found += [f"{name} {k}" for k, t in expected.items() if not torch.equal(state[k], t)]
     return found + [f"{path} left its site" for path in sorted(real.rglob("client-*.safetensors"))]
 
 

@@ -65,7 +65,7 @@ def test_what_changes_without_training_steps_is_evaluated_and_saved(
 
 
 def test_a_site_slower_than_the_deadline_is_missing_and_the_round_goes_on(opened: Open) -> None:
-    setup = tiny_setup(execution={"deadline_seconds": 0.8, "minimum_replies": 2})
+    setup = tiny_setup(replies={"deadline_seconds": 0.8, "minimum": 2})
     engine, fake = opened(setup)
     fake.grid.nodes[102].seconds = 30
     answers = train(engine)
@@ -74,14 +74,14 @@ def test_a_site_slower_than_the_deadline_is_missing_and_the_round_goes_on(opened
 
 
 def test_below_the_minimum_wait_waits(opened: Open) -> None:
-    setup = tiny_setup(execution={"deadline_seconds": 0.3, "minimum_replies": 3, "below_minimum": "wait"})
+    setup = tiny_setup(replies={"deadline_seconds": 0.3, "minimum": 3, "below_minimum": "wait"})
     engine, fake = opened(setup)
     fake.grid.nodes[102].seconds = 1.5
     assert clients(train(engine)) == ([0, 1, 2], [])
 
 
 def test_below_the_minimum_skip_uses_no_reply(opened: Open) -> None:
-    setup = tiny_setup(execution={"deadline_seconds": 0.5, "minimum_replies": 3, "below_minimum": "skip"}, rounds=1)
+    setup = tiny_setup(replies={"deadline_seconds": 0.5, "minimum": 3, "below_minimum": "skip"}, rounds=1)
     engine, fake = opened(setup)
     loop = federation(setup, engine)
     before = {name: tensor.clone() for name, tensor in loop.server.state_dict().items()}
@@ -94,7 +94,7 @@ def test_below_the_minimum_skip_uses_no_reply(opened: Open) -> None:
 
 
 def test_below_the_minimum_stop_stops_and_says_what_to_do(opened: Open) -> None:
-    setup = tiny_setup(execution={"deadline_seconds": 0.3, "minimum_replies": 3, "below_minimum": "stop"})
+    setup = tiny_setup(replies={"deadline_seconds": 0.3, "minimum": 3, "below_minimum": "stop"})
     engine, fake = opened(setup)
     fake.grid.nodes[102].seconds = 30
     with pytest.raises(RunError, match=r"2 replies, but 3 are needed.*resume"):
@@ -133,7 +133,7 @@ def test_an_error_of_a_node_is_asked_again(opened: Open) -> None:
 
 
 def test_in_a_simulation_nothing_but_nan_is_divergence(simulated: Open) -> None:
-    setup = tiny_setup(execution={"below_minimum": "wait"})
+    setup = tiny_setup(replies={"below_minimum": "wait"})
     engine, fake = simulated(setup)
     nothing_usable(fake)
     with pytest.raises(Diverged, match="no reply could be used"):
@@ -174,7 +174,7 @@ def test_when_flower_itself_has_ended_nobody_is_waited_for(simulated: Open, cloc
 
 
 def test_in_a_simulation_a_reply_that_is_too_large_ends_the_run_at_once(simulated: Open, clock: FakeClock) -> None:
-    setup = tiny_setup(execution={"maximum_reply_mb": 0.001, "below_minimum": "wait"})
+    setup = tiny_setup(replies={"maximum_mb": 0.001, "below_minimum": "wait"})
     engine, _ = simulated(setup)
     with pytest.raises(RunError, match=r"^client 0: .* at most"):
         train(engine)
@@ -253,7 +253,7 @@ def test_clients_that_have_not_moved_are_neither_saved_nor_evaluated_again(opene
 
 
 def test_a_client_whose_reply_was_refused_has_trained_and_is_saved(simulated: Open, tmp_path: Path) -> None:
-    setup = tiny_setup(execution={"maximum_reply_mb": 0.001, "below_minimum": "skip"})
+    setup = tiny_setup(replies={"maximum_mb": 0.001, "below_minimum": "skip"})
     engine, fake = simulated(setup)
     fake.grid.nodes[102].handle = lambda request, inner=fake.grid.nodes[102].handle: (
         Message(Error(8, "killed"), reply_to=request) if request.metadata.message_type == "train" else inner(request)

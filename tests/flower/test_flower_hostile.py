@@ -51,7 +51,7 @@ def test_a_hostile_reply_is_refused_logged_and_the_run_goes_on(
     kind: str, opened: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     corrupt, reason = HOSTILE[kind]
-    setup = tiny_setup(execution={"maximum_reply_mb": 1.0}, rounds=1)
+    setup = tiny_setup(replies={"maximum_mb": 1.0}, rounds=1)
     engine, fake = opened(setup)
     fake.grid.nodes[102].handle = corrupting(honest(fake.root, 2), lambda records: void(corrupt(records)))
     loop = federation(setup, engine)
@@ -86,7 +86,7 @@ def test_a_hostile_evaluation_is_refused_and_recorded(
 
 
 def test_a_round_without_a_usable_reply_waits_and_asks_again(opened: Open, caplog: pytest.LogCaptureFixture) -> None:
-    setup = tiny_setup(execution={"minimum_replies": 2, "below_minimum": "wait"}, rounds=1)
+    setup = tiny_setup(replies={"minimum": 2, "below_minimum": "wait"}, rounds=1)
     engine, fake = opened(setup)
     nothing_usable(fake, times=2)
     loop = federation(setup, engine)
@@ -99,7 +99,7 @@ def test_a_round_without_a_usable_reply_waits_and_asks_again(opened: Open, caplo
 
 
 def test_a_round_without_a_usable_reply_is_skipped(opened: Open) -> None:
-    setup = tiny_setup(execution={"below_minimum": "skip"}, rounds=2)
+    setup = tiny_setup(replies={"below_minimum": "skip"}, rounds=2)
     engine, fake = opened(setup)
     nothing_usable(fake)
     loop = federation(setup, engine)
@@ -110,7 +110,7 @@ def test_a_round_without_a_usable_reply_is_skipped(opened: Open) -> None:
 
 
 def test_a_round_without_a_usable_reply_stops_the_run(opened: Open) -> None:
-    setup = tiny_setup(execution={"below_minimum": "stop"})
+    setup = tiny_setup(replies={"below_minimum": "stop"})
     engine, fake = opened(setup)
     nothing_usable(fake)
     with pytest.raises(RunError, match=r"0 replies, but 1 are needed.*resume"):

@@ -8,15 +8,14 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fedl2g.cli import app
 from fedl2g.errors import SettingError
-from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.models import calibration
 from fedl2g.paper.catalog import paper_experiment
-from fedl2g.paper.study import Study, duration, estimate_seconds, run_cells
+from fedl2g.paper.study import Study, run_cells
 from fedl2g.paper.tables import provenance, sheets
 from fedl2g.round.record import RoundRecord
 
@@ -179,30 +178,16 @@ def test_choices_of_one_folder_are_not_mixed(tmp_path: Path) -> None:
         Study.open(tmp_path, "small", settings={"rounds": 4})
 
 
-def test_the_estimate_grows_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedl2g.models import calibration
-
-    monkeypatch.setattr(calibration, "step_seconds", lambda name, **_: 0.01 if name == "cnn4" else 0.02)
-    one = Experiment(method="local", dataset="cifar100", models="cnn4", rounds=1, clients=20)
-    # 60,000 images: 225 steps on each of 20 clients, and 1,500 batches of test samples at a third of a step.
-    assert estimate_seconds(one) == pytest.approx(20 * 225 * 0.01 + 1500 * 0.01 / 3)
-    fml = Experiment(method="fml", dataset="cifar100", models="cnn4", rounds=1, clients=20)
-    assert estimate_seconds(fml) == pytest.approx(20 * 225 * 0.02 + 1500 * 0.01 / 3)
-    half = Experiment(method="local", dataset="cifar100", models="cnn4,resnet18", rounds=1, clients=20)
-    assert estimate_seconds(half) == pytest.approx(1.5 * estimate_seconds(one))
-    assert duration(40) == "40 seconds"
-    assert duration(40 * 86400) == "40.0 days"
-
-
 def test_a_long_run_is_asked_for_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedl2g.paper import cli, study
+    from fedl2g.cli import paper_run
+    from fedl2g.runs import estimate
 
-    monkeypatch.setattr(study, "estimate_seconds", lambda experiment: 30 * 86400.0)
+    monkeypatch.setattr(estimate, "estimate_seconds", lambda experiment: 30 * 86400.0)
     arguments = ["paper", "run", "aggregation", "--scale", "smoke", "--out", str(tmp_path)]
     dry = runner.invoke(app, [*arguments, "--dry-run"])
     assert dry.exit_code == 0
     assert "90.0 days" in dry.output
-    monkeypatch.setattr(cli, "_on_a_terminal", lambda: True)
+    monkeypatch.setattr(paper_run, "on_a_terminal", lambda: True)
     refused = runner.invoke(app, arguments, input="n\n")
     assert refused.exit_code != 0
     assert not list(tmp_path.glob("smoke/cells/*"))
@@ -220,3 +205,21 @@ def test_images_from_a_file_stand_in_for_a_named_dataset(tmp_path: Path) -> None
     assert experiment.dataset == str(path)
     assert experiment.samples == 4000
     assert experiment.models == "small"
+
+
+def test_distributions_are_those_that_the_runs_would_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size of the test sets and of the images, too, are those of the cell's experiment."""
+    from fedl2g.paper.figures import draw_experiment
+    from fedl2g.report import bubbles
+    from fedl2g.setup import prepare
+
+    drawn = []
+    monkeypatch.setattr(bubbles, "draw_bubbles", lambda partition, *_: drawn.append(partition))
+    study = Study.open(tmp_path, "smoke", settings={"test_fraction": 0.5, "image_size": 12})
+    experiment = paper_experiment("distributions")
+    written = draw_experiment(experiment, study, tmp_path / "distributions")
+    first = study.experiment(study.cells(experiment, 1)[0])
+    expected = prepare(first)
+    assert expected.dataset.image_shape == (3, 12, 12)
+    assert drawn[0].to_json() == expected.partition.to_json()
+    assert {path.suffix for path in written} == {".png", ".pdf", ".svg"}

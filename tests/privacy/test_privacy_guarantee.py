@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedl2g.round.accounting import epsilon_spent, solve_noise_multiplier
+from fedl2g.uploads.mechanism import KEY_VARIABLE, Protection, sparse
 from scipy.stats import norm
 
 import fedl2g
@@ -20,9 +22,7 @@ from fedl2g.methods.base import Reply, Report, ServerHalf
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
 from fedl2g.rng import torch_stream
-from fedl2g.round.accounting import epsilon_spent, solve_noise_multiplier
 from fedl2g.runs.directory import RunDirectory
-from fedl2g.uploads.mechanism import KEY_VARIABLE, Protection, sparse
 from fedl2g.uploads.noise import add_noise
 
 CLASSES = 3

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from fedl2g.data import load_dataset, make_partition
-from fedl2g.engines.base import open_engine
 from fedl2g.engines.host import Host
-from fedl2g.setup import Setup
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
+from fedl2g.federation import Federation, Observer
 from fedl2g.leakage.membership import members_of, sample_areas
 from fedl2g.leakage.probe import _areas, probe
 from fedl2g.learning.guidance import guiding_gradient
 from fedl2g.learning.training import ImageView
-from fedl2g.methods.base import ClientHalf
+from fedl2g.methods.base import ClientHalf, Vectors
 from fedl2g.methods.fedl2g import FedL2GClient
 from fedl2g.methods.registry import get_method
 from fedl2g.models import calibration
 from fedl2g.payload import Payload, class_vectors
+from fedl2g.references import load_plugin
+from fedl2g.setup import prepare
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "fedema.py"
 
 TINY: dict[str, Any] = {
     "samples": 200,
@@ -47,10 +50,12 @@ def test_areas_by_hand() -> None:
 def test_layouts_are_settled_as_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "faster_layout", lambda name, **_: "channels_last")
     seen: list[Experiment] = []
-    monkeypatch.setattr(
-        "fedl2g.leakage.probe.open_engine", lambda setup: seen.append(setup.experiment) or open_engine(setup)
-    )
-    probe(Experiment(**{**TINY, "rounds": 1}, method="feddistill", layout="auto"))
+
+    class Look(Observer):
+        def on_start(self, federation: Federation) -> None:
+            seen.append(federation.experiment)
+
+    probe(Experiment(**{**TINY, "rounds": 1}, method="feddistill", layout="auto"), [Look()])
     assert seen[0].channels_last == {"small_cnn"}
 
 
@@ -81,23 +86,23 @@ def test_noise_with_a_guarantee_against_the_server_leaves_a_guess() -> None:
 
 
 def test_what_cannot_be_probed_is_refused() -> None:
-    with pytest.raises(SettingError, match="class vectors"):
+    with pytest.raises(SettingError, match=r"fml does not upload class vectors.* fedgh, .*fedl2g-f"):
         probe(Experiment(**TINY, method="fml"))
     with pytest.raises(SettingError, match="nothing to guess"):
         probe(Experiment(**{**TINY, "partition": "iid", "samples": 400, "clients": 2}, method="feddistill"))
 
 
-METHODS = ["fedproto", "feddistill", "fedl2g-l", "fedl2g-f"]
+METHODS = ["fedproto", "feddistill", "fedgh", "fedl2g-l", "fedl2g-f", "fedema"]  # the last one is a user's own
 
 
-def _half(method: str) -> tuple[ClientHalf[Any], Payload]:
-    """A client's half, and what the server sends it first."""
+def _half(method: str) -> tuple[ClientHalf[Any], Vectors, Payload]:
+    """A client's half, what its class vectors are, and what the server sends it first."""
+    if method == "fedema":
+        load_plugin(str(EXAMPLE))
     experiment = Experiment(**{**TINY, "partition": "iid", "clients": 2}, method=method)
-    dataset = load_dataset("digits", samples=200, image_size=16)
-    split = make_partition("iid", dataset.labels, None, clients=2, classes=10, seed=0)
-    setup = Setup(experiment, dataset, split)
-    sent = get_method(method).server(experiment.method, setup.task).broadcast(1)
-    return Host(setup, torch.device("cpu")).half(0), sent
+    setup, known = prepare(experiment), get_method(method)
+    sent = known.server(experiment.method, setup.task).broadcast(1)
+    return Host(setup, torch.device("cpu")).half(0), known.traits.vectors, sent
 
 
 def _alone(half: ClientHalf[Any], sample: ImageView, sent: Payload) -> Payload:
@@ -110,51 +115,68 @@ def _alone(half: ClientHalf[Any], sample: ImageView, sent: Payload) -> Payload:
         ids, rows = guiding_gradient(half.model, (x, y), quiz, guide, lr=task.client_lr, space=half.options.space)
         return class_vectors(ids, 0.1 * rows)  # as one of ten samples of a study batch
     features, logits = half.model(x)
-    return class_vectors(y, (features if half.options.name == "fedproto" else logits).detach())
+    return class_vectors(y, (logits if half.options.name == "feddistill" else features).detach())
+
+
+def _in_logits(half: ClientHalf[Any]) -> bool:
+    return half.options.name in ("feddistill", "fedl2g-l")
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_upload_made_of_one_sample_gives_it_away(method: str) -> None:
-    half, sent = _half(method)
+    half, vectors, sent = _half(method)
     train, test = half.client.train_set, half.client.test_set
     held = set(test.labels[test.indices].tolist())
     tried = 0
     for position in range(12):
         sample = train.subset(torch.tensor([position]))
         if int(sample.labels[sample.indices[0]]) in held:
-            assert sample_areas(half, sample, test, sent, _alone(half, sample, sent)) == [1.0]
+            assert sample_areas(half, vectors, sample, test, sent, _alone(half, sample, sent)) == [1.0]
             tried += 1
     assert tried > 5
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_upload_that_has_nothing_to_do_with_the_samples_is_a_guess(method: str) -> None:
-    half, sent = _half(method)
-    client, width = half.client, half.expected()["rows"].shape[1]
+    half, vectors, sent = _half(method)
+    client, width = half.client, half.client.task.classes if _in_logits(half) else half.client.task.feature_dim
     draw, areas = torch.Generator().manual_seed(1), []
     for _ in range(12):  # members and others drawn from the same pool, and a row of noise for each class
         order = torch.randperm(len(client.train_set), generator=draw)
         members, others = client.train_set.subset(order[::2]), client.train_set.subset(order[1::2])
-        upload = class_vectors(torch.arange(10), torch.randn(10, int(width), generator=draw))
-        areas += sample_areas(half, members, others, sent, upload)
+        upload = class_vectors(torch.arange(10), torch.randn(10, width, generator=draw))
+        areas += sample_areas(half, vectors, members, others, sent, upload)
     assert len(areas) > 60
     assert 0.4 < float(np.mean(areas)) < 0.6
 
 
-@pytest.mark.parametrize("method", ["fedproto", "fedl2g-l"])
+@pytest.mark.parametrize("method", ["fedproto", "fedgh", "fedl2g-l", "fedema"])
 def test_looking_at_samples_changes_nothing_in_the_run(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_plugin(str(EXAMPLE))
     experiment = Experiment(**TINY, method={"name": method, **({"warmup_rounds": 1} if "l2g" in method else {})})
     looked = probe(experiment)
     assert looked.samples is not None
     assert 0 <= looked.samples <= 1
-    monkeypatch.setattr("fedl2g.leakage.probe.members_of", lambda half, round: None)
+    monkeypatch.setattr("fedl2g.leakage.probe.members_of", lambda half, vectors, round: None)
     assert probe(experiment) == replace(looked, samples=None)
 
 
 def test_members_of_a_guiding_gradient_are_its_study_batch() -> None:
-    half, sent = _half("fedl2g-f")
-    upload = half.train(3, sent)
-    members = members_of(half, 3)
+    half, vectors, sent = _half("fedl2g-f")
+    upload = half.train(3, sent).payload
+    members = members_of(half, vectors, 3)
     assert members is not None
     assert len(members) == 10
     assert upload["ids"].tolist() == sorted(set(members.labels[members.indices].tolist()))
+
+
+def test_vectors_of_which_nothing_is_known_are_not_tried() -> None:
+    half, _, _ = _half("fedproto")
+    assert members_of(half, "", 1) is None
+    assert members_of(half, "guiding gradients", 1) is None  # it has no study batch
+
+
+def test_the_engine_of_the_experiment_does_not_matter() -> None:
+    experiment = Experiment(**TINY, method="feddistill")
+    elsewhere = Experiment(**TINY, method="feddistill", execution={"engine": "workers"})
+    assert probe(elsewhere) == probe(experiment)

@@ -32,10 +32,12 @@ class Verdict:
     detail: str
 
 
-def check_site(site_path: Path, experiment_path: Path, *, offline: bool = False) -> Iterator[Verdict]:
-    """Try everything a site needs; what depends on a failed step is not tried."""
+def check_site(
+    site_path: Path, experiment_path: Path, *, offline: bool = False, trust: bool = False
+) -> Iterator[Verdict]:
+    """Try everything a site needs; what depends on a failed step is not tried. Code in its file is run with `trust`."""
     try:
-        file, coordinator = read_site(site_path), read_coordinator(experiment_path)
+        file, coordinator = read_site(site_path, trust=trust), read_coordinator(experiment_path)
     except FedL2GError as error:
         yield Verdict("files", False, str(error))
         return

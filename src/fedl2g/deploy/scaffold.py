@@ -13,6 +13,7 @@ from pathlib import Path
 from string import Template
 
 from fedl2g.errors import SettingError
+from fedl2g.files import appearing, reason_of
 
 _SUFFIX = ".template"  # so that no tool takes a template for a file of this package
 
@@ -30,7 +31,7 @@ class Plan:
 
 
 def scaffold(plan: Plan) -> list[Path]:
-    """Write the folder; nothing that exists is overwritten."""
+    """Write the folder, whole or not at all; nothing that exists is overwritten."""
     _check(plan)
     root = plan.folder.resolve()
     shared = {
@@ -47,25 +48,29 @@ def scaffold(plan: Plan) -> list[Path]:
             f"sh coordinator/register.sh sites/{site}/node_key.pub {site}" for site in plan.sites
         ),
         "checks": "\n".join(
-            f"fedl2g deploy check sites/{site}/site.toml --experiment coordinator/experiment.toml"
+            f"fedl2g deploy check sites/{site}/site.toml --experiment coordinator/experiment.toml --trust"
             for site in plan.sites
         ),
         "keys": "\n".join(f"sh sites/{site}/make-key.sh" for site in plan.sites),
         "starts": "\n".join(f"sh sites/{site}/start-supernode.sh" for site in plan.sites),
         "certificates": "\n".join(f"cp coordinator/certificates/ca.crt sites/{site}/ca.crt" for site in plan.sites),
-        "exports": "\n".join(f"fedl2g export sites/{site}/site.toml --out sites/{site}/model" for site in plan.sites),
+        "exports": "\n".join(
+            f"fedl2g export sites/{site}/site.toml --out sites/{site}/model --trust" for site in plan.sites
+        ),
     }
     files = {path: template.substitute(shared) for path, template in _templates("federation")}
     for number, site in enumerate(plan.sites):
         own = {**shared, "site": site, "client": str(number), "runtime_port": str(9094 + number)}
         files |= {Path("sites", site) / path: template.substitute(own) for path, template in _templates("site")}
-    written = []
-    for relative, text in files.items():
-        path = root / relative
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        written.append(path)
-    return written
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with appearing(root) as partial:
+            for relative, text in files.items():
+                (partial / relative).parent.mkdir(parents=True, exist_ok=True)
+                (partial / relative).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"cannot write {plan.folder}: {reason_of(error)}; choose another folder") from error
+    return [root / relative for relative in files]
 
 
 def _templates(kind: str) -> Iterator[tuple[Path, Template]]:

@@ -82,6 +82,11 @@ OpenEngine = Callable[[Setup, Path | None], Engine]
 """Opens an engine with all clients of a setup; the folder, if any, is for states that do not fit in memory."""
 
 
+def register_engine(name: str, opener: OpenEngine) -> None:
+    """Make an engine known by its name, for the setting `execution.engine`; its class is an opener, or a function."""
+    engines.register(name, opener, opener)
+
+
 def open_engine(setup: Setup, scratch: Path | None = None) -> Engine:
     """The engine that the experiment asks for, with all its clients."""
     return engines.get(setup.experiment.execution.engine)(setup, scratch)

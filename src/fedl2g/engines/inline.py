@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedl2g.engines.base import Check, Evaluation, Rejected
+from fedl2g.engines.base import Check, Evaluation, Rejected, register_engine
 from fedl2g.engines.host import Host
 from fedl2g.learning.devices import resolve_device
 from fedl2g.methods.base import Reply
 from fedl2g.payload import Payload
 from fedl2g.process import one_thread
-from fedl2g.registry import engines
 from fedl2g.setup import Setup
 
 
@@ -50,4 +49,4 @@ class InlineEngine:
         self.host.close()
 
 
-engines.register("inline", InlineEngine, InlineEngine)
+register_engine("inline", InlineEngine)

@@ -11,24 +11,23 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedl2g.engines.base import Absence, Engine, Evaluation, open_engine
+from fedl2g.engines.base import Check
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.leakage.membership import members_of, sample_areas
-from fedl2g.methods.base import Reply
-from fedl2g.methods.registry import get_method
-from fedl2g.payload import Payload
+from fedl2g.methods.base import Reply, Vectors
+from fedl2g.methods.registry import get_method, method_names
+from fedl2g.payload import PRESENT, Payload
 from fedl2g.process import one_thread
-from fedl2g.round.record import best_record
-from fedl2g.setup import prepare
+from fedl2g.round.record import MB, best_record
+from fedl2g.setup import Progress, Setup, prepare
 
 
 @dataclass(frozen=True)
@@ -49,30 +48,33 @@ class Leak:
         return asdict(self)
 
 
-def probe(experiment: Experiment, observers: Sequence[Observer] = ()) -> Leak:
-    """Run an experiment (without a run directory), look at every upload, and say how much it gave away."""
+def probe(experiment: Experiment, observers: Sequence[Observer] = (), *, progress: Progress | None = None) -> Leak:
+    """Run an experiment (without a run directory), look at every upload, and say how much it gave away.
+
+    All clients live in this process, whatever engine the experiment names: the numbers are the same, and the question
+    about samples needs the clients' networks.
+    """
     method = get_method(experiment.method.name)
-    if method.server.uploads != "class vectors":
+    if method.traits.uploads != "class vectors":
+        able = [name for name in method_names() if get_method(name).traits.uploads == "class vectors"]
         raise SettingError(
-            f"method: {method.name} does not upload class vectors; the probe works for those that do, such as "
-            "fedproto, feddistill, fedgh, fedl2g-l and fedl2g-f"
+            f"method: {method.name} does not upload class vectors, so there is nothing to probe; choose one of "
+            f"{', '.join(able)}"
         )
-    setup = prepare(experiment)
-    experiment, dataset, partition = setup.experiment, setup.dataset, setup.partition
-    has = np.zeros((experiment.clients, dataset.classes), dtype=bool)
-    for client, indices in enumerate(partition.train):
-        has[client, np.unique(dataset.labels[indices])] = True
+    setup = prepare(experiment, progress)
+    has = _classes_held(setup)
     if all(row.all() or not row.any() for row in has):
         raise SettingError(
             "partition: every client has all classes (or none), so there is nothing to guess; choose a skewed one, for "
             "example dirichlet:0.1"
         )
-    tap = _Tap(open_engine(setup), dataset.classes)
-    federation = Federation(experiment, method.server(experiment.method, setup.task), tap, observers)
+    engine = _RecordingEngine(setup, method.traits.vectors)
+    server = method.server(setup.experiment.method, setup.task)
+    federation = Federation(setup.experiment, server, engine, observers)
     try:
         federation.run()
     finally:
-        tap.close()
+        engine.close()
     best = best_record(federation.history)
     assert best is not None
     assert best.accuracy is not None
@@ -81,59 +83,50 @@ def probe(experiment: Experiment, observers: Sequence[Observer] = ()) -> Leak:
         method.name,
         best.accuracy.pooled,
         len(rounds),
-        *_areas(tap.seen, has),
-        statistics.fmean(r.up_bytes for r in rounds) / 2**20 if rounds else 0.0,
+        *_areas(engine.scores, has),
+        statistics.fmean(r.up_bytes for r in rounds) / MB if rounds else 0.0,
         rounds[-1].privacy.get("epsilon") if rounds else None,
-        statistics.fmean(tap.samples) if tap.samples else None,
+        statistics.fmean(engine.sample_areas) if engine.sample_areas else None,
     )
 
 
-class _Tap:
-    """An engine in whose line somebody listens."""
+def _classes_held(setup: Setup) -> np.ndarray:
+    """Clients x classes: whether the client trains on samples of the class."""
+    has = np.zeros((setup.experiment.clients, setup.dataset.classes), dtype=bool)
+    for client, indices in enumerate(setup.partition.train):
+        has[client, np.unique(setup.dataset.labels[indices])] = True
+    return has
 
-    def __init__(self, engine: Engine, classes: int) -> None:
-        self.engine = engine
-        self.classes = classes
-        self.seen: list[tuple[int, np.ndarray]] = []  # client, scores of its classes
-        self.samples: list[float] = []  # the area of each row that samples were tried on
 
-    def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply | Absence]:
-        for answer in self.engine.train(round, participants, payload):
-            if isinstance(answer, Reply):
-                self.seen.append((answer.client, self._scores(answer.payload)))
-                self._try_samples(round, answer, payload)
-            yield answer
+class _RecordingEngine(InlineEngine):
+    """The inline engine, which also records of every upload what it says about its client."""
 
-    def _try_samples(self, round: int, reply: Reply, sent: Payload) -> None:
-        if not isinstance(self.engine, InlineEngine):
-            return  # the clients' networks are in other processes
-        half = self.engine.host.half(reply.client)
-        members = members_of(half, round)
-        if members is not None:
-            with one_thread():
-                self.samples += sample_areas(half, members, half.client.test_set, sent, reply.payload)
+    def __init__(self, setup: Setup, vectors: Vectors) -> None:
+        super().__init__(setup)
+        self.vectors = vectors
+        self.classes = setup.dataset.classes
+        self.scores: list[tuple[int, np.ndarray]] = []  # client, scores of its classes
+        self.sample_areas: list[float] = []  # the area of each row that samples were tried on
 
-    def _scores(self, upload: Payload) -> np.ndarray:
-        scores = torch.zeros(self.classes, dtype=torch.float64)
-        known = upload.get("present")
-        norms = torch.linalg.vector_norm(upload["rows"].double(), dim=1)
-        scores[upload["ids"]] = norms if known is None else known.double()
-        return scores.numpy()
+    def train(self, round: int, clients: Sequence[int], payload: Payload, check: Check) -> Iterator[Reply]:
+        for reply in super().train(round, clients, payload, check):
+            self.scores.append((reply.client, _class_scores(reply.payload, self.classes)))
+            half = self.host.half(reply.client)
+            members = members_of(half, self.vectors, round)
+            if members is not None:
+                with one_thread():
+                    self.sample_areas += sample_areas(
+                        half, self.vectors, members, half.client.test_set, payload, reply.payload
+                    )
+            yield reply
 
-    def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation]:
-        return self.engine.evaluate(clients, payload)
 
-    def save(self, directory: Path) -> None:
-        self.engine.save(directory)
-
-    def restore(self, directory: Path | None) -> None:
-        self.engine.restore(directory)
-
-    def revive(self) -> None:
-        self.engine.revive()
-
-    def close(self) -> None:
-        self.engine.close()
+def _class_scores(upload: Payload, classes: int) -> np.ndarray:
+    """How much an upload speaks for each class being there."""
+    scores = torch.zeros(classes, dtype=torch.float64)
+    norms = torch.linalg.vector_norm(upload["rows"].double(), dim=1)
+    scores[upload["ids"]] = upload[PRESENT].double() if PRESENT in upload else norms
+    return scores.numpy()
 
 
 def _areas(seen: Sequence[tuple[int, np.ndarray]], has: np.ndarray) -> tuple[float, float]:

@@ -35,13 +35,13 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, mse_loss
 
 from fedl2g import rng
+from fedl2g.files import write_text
 from fedl2g.learning.client import Task
 from fedl2g.learning.guidance import guiding_gradient
-from fedl2g.methods.base import Reply, Report
+from fedl2g.methods.base import Combined
 from fedl2g.methods.fedl2g import FedL2GServer, LogitOptions
-from fedl2g.payload import class_vectors
+from fedl2g.payload import Payload, class_vectors, mean_by_class
 from fedl2g.process import one_thread
-from fedl2g.runs.directory import write_atomically
 
 CLASSES, INPUTS, BATCH = 3, 6, 10
 
@@ -139,10 +139,10 @@ class _Client:
             norm = float(vector.norm())
         return norm
 
-    def guiding_gradient(self, guide: Tensor, chosen: Tensor) -> Reply:
+    def guiding_gradient(self, guide: Tensor, chosen: Tensor) -> Payload:
         study = (self.x[chosen], self.y[chosen])
         ids, rows = guiding_gradient(self.network, study, self.quiz, guide, lr=self.problem.client_lr, space="logits")
-        return Reply(self.id, class_vectors(ids, rows), Report(self.problem.samples))
+        return class_vectors(ids, rows)
 
 
 def measure(problem: Problem | None = None) -> Convergence:
@@ -183,7 +183,8 @@ def _measure(problem: Problem) -> Convergence:
         measured.append(total / (round * problem.steps))
         streams = [rng.torch_stream(problem.seed, "convergence_study", c.id, round) for c in clients]
         studies = [torch.randperm(problem.samples, generator=stream)[:BATCH] for stream in streams]
-        server.aggregate(round, [c.guiding_gradient(guide, s) for c, s in zip(clients, studies, strict=True)])
+        ids, rows = mean_by_class(c.guiding_gradient(guide, s) for c, s in zip(clients, studies, strict=True))
+        server.update(round, Combined({"ids": ids, "rows": rows}))
         moved = (server.guide - guide).norm(dim=1)
         row_norm = max(row_norm, float(moved.max()) / problem.server_lr if problem.server_lr else 0.0)
         middle = (guide + server.guide) / 2
@@ -234,5 +235,5 @@ def run_convergence(path: Path, *, smoke: bool = False) -> Path:
     """Measure and write the result as JSON."""
     found = measure(Problem(rounds=60) if smoke else Problem())
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(asdict(found), indent=1))
+    write_text(path, json.dumps(asdict(found), indent=1))
     return path

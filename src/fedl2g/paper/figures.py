@@ -12,8 +12,6 @@ from fedl2g.paper.study import Study
 from fedl2g.report import figures
 from fedl2g.report.collect import Group, group_runs, read_runs
 
-SUFFIXES = (".png", ".pdf", ".svg")
-
 
 def draw_experiment(experiment: PaperExperiment, study: Study, stem: Path, seeds: int | None = None) -> list[Path]:
     """Draw a figure of the paper in every format; the files."""
@@ -28,7 +26,7 @@ def draw_experiment(experiment: PaperExperiment, study: Study, stem: Path, seeds
             f"{experiment.name} --scale {study.scale.name}` first"
         )
     groups = [Group(group.method, group.runs) for group in group_runs(read_runs(paths))]
-    return [_draw(experiment.figure, groups, stem.with_name(stem.name + suffix)) for suffix in SUFFIXES]
+    return [_draw(experiment.figure, groups, stem.with_name(stem.name + suffix)) for suffix in figures.FORMATS]
 
 
 def _draw(figure: str, groups: Sequence[Group], path: Path) -> Path:
@@ -42,29 +40,22 @@ def _draw(figure: str, groups: Sequence[Group], path: Path) -> Path:
 
 
 def _partitions(experiment: PaperExperiment, study: Study, stem: Path) -> list[Path]:
-    from fedl2g.data import load_dataset, make_partition
     from fedl2g.report.bubbles import draw_bubbles
+    from fedl2g.setup import load_data, partition_of
 
     written = []
     for cell in study.cells(experiment, 1):
         settings = study.experiment(cell)
         try:
-            dataset = load_dataset(settings.dataset, samples=settings.samples)
+            dataset = load_data(settings)
         except DataError as error:
             raise DataError(
                 f"{error} To draw without a download: fedl2g paper run {experiment.name} --dataset-path"
             ) from error
-        partition = make_partition(
-            settings.partition,
-            dataset.labels,
-            dataset.domains,
-            clients=settings.clients,
-            classes=dataset.classes,
-            seed=settings.seed,
-        )
+        partition = partition_of(settings, dataset)
         name = f"{stem.name}-{cell.column.replace('/', '-')}"
         title = f"{cell.settings['dataset']}, {settings.partition}, seed {settings.seed} (scale {study.scale.name})"
-        for suffix in SUFFIXES:
+        for suffix in figures.FORMATS:
             written.append(stem.with_name(name + suffix))
             draw_bubbles(partition, dataset.labels, dataset.classes, written[-1], title)
     return written
@@ -76,7 +67,7 @@ def _convergence(study: Study, stem: Path) -> list[Path]:
     except (OSError, ValueError) as error:
         raise RunError(f"run `fedl2g paper run convergence --scale {study.scale.name}` first ({error})") from error
     written = []
-    for suffix in SUFFIXES:
+    for suffix in figures.FORMATS:
         path = stem.with_name(stem.name + suffix)
         figure = figures.new_figure(path, 7.5, 4.6)
         axes = figure.subplots()

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import FedL2GError, RunError, SettingError
+from fedl2g.files import write_text
 from fedl2g.paper.catalog import Cell, PaperExperiment, Scale, plan, scale
-from fedl2g.runs.directory import RunDirectory, write_atomically
+from fedl2g.references import references_in, require_trust
+from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.result import RunResult
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Study:
         stored = study._stored()
         study.dataset_paths = dict(stored.get("dataset_paths", {}))
         study.settings = dict(stored.get("settings", {}))
+        require_trust(references_in(study.settings), study.folder, trust=study.settings == settings)
         for name, path in (dataset_paths or {}).items():
             known = study.dataset_paths.setdefault(name, path)
             if known != path:
@@ -67,7 +69,7 @@ class Study:
         """Remember the user's choices."""
         self.folder.mkdir(parents=True, exist_ok=True)
         values = {"scale": self.scale.name, "dataset_paths": self.dataset_paths, "settings": self.settings}
-        write_atomically(self.folder / "study.json", json.dumps(values, indent=2))
+        write_text(self.folder / "study.json", json.dumps(values, indent=2))
 
     def _stored(self) -> dict[str, Any]:
         path = self.folder / "study.json"
@@ -97,13 +99,14 @@ class Study:
     def experiment(self, cell: Cell) -> Experiment:
         """A cell's experiment, with the user's images in place of the named dataset."""
         from fedl2g.experiment import Experiment, overlay
+        from fedl2g.runs.estimate import data_size
 
         settings = dict(cell.settings)
         name = str(settings["dataset"])
         if name in self.dataset_paths:
             settings["dataset"] = str(Path(self.dataset_paths[name]).expanduser().resolve())
         most = self.scale.most_samples
-        if most is not None and "samples" not in settings and images_in(settings["dataset"]) > most:
+        if most is not None and "samples" not in settings and data_size(settings["dataset"]).images > most:
             settings["samples"] = most
         return Experiment(**overlay({}, {**settings, "seed": cell.seed}))
 
@@ -124,64 +127,7 @@ class Study:
             known.pop(cell.folder, None)
             if reason is not None:
                 known[cell.folder] = reason
-            write_atomically(self.folder / "failures.json", json.dumps(known, indent=2))
-
-
-def images_in(dataset: str) -> int:
-    """How many images a dataset has, without decoding or downloading it."""
-    return _dimensions(dataset)[0]
-
-
-@cache
-def _dimensions(dataset: str) -> tuple[int, int, int]:
-    """Images, classes and pixels a side of a named dataset or an .npz file."""
-    import numpy as np
-
-    from fedl2g.data.named import CATALOGUE
-
-    if dataset in CATALOGUE:
-        entry = CATALOGUE[dataset]
-        return entry.images, entry.classes, entry.image_size
-    try:
-        with np.load(dataset, allow_pickle=False) as arrays:
-            labels, height = arrays["labels"], arrays["images"].shape[1]
-            classes = len(arrays["class_names"]) if "class_names" in arrays.files else len(np.unique(labels))
-    except Exception as error:  # numpy and zipfile answer what a file may hold with errors of many kinds
-        raise SettingError(
-            f"{dataset} cannot be read as an .npz file with `images` and `labels` ({error}); --dataset-path takes "
-            "NAME=FILE.npz"
-        ) from error
-    return len(labels), classes, int(height)
-
-
-def estimate_seconds(experiment: Experiment) -> float:
-    """CPU seconds a run takes at most (no early stop): measured step times of its architectures x its steps.
-
-    Clients are taken as equally large. Each method trains its clients' networks; FML, FedKD and FedMRL train the
-    auxiliary model beside them; FedL2G adds three passes for the guiding gradient and trains nothing in warm-up rounds.
-    Evaluation is a third of a training step for each batch of test samples.
-    """
-    from fedl2g.models.calibration import step_seconds
-
-    images, classes, size = _dimensions(experiment.dataset)
-    images = experiment.samples or images
-    batch = max(experiment.batch_size, 2)
-
-    def step(architecture: str) -> float:
-        layout = "channels_last" if architecture in experiment.channels_last else "contiguous"
-        shape = (3, size, size)
-        return step_seconds(architecture, classes=classes, image_shape=shape, batch_size=batch, layout=layout)
-
-    names = experiment.architectures
-    mean_step = sum(step(names[i % len(names)]) for i in range(experiment.clients)) / experiment.clients
-    auxiliary = step(names[0]) if experiment.method.name in ("fml", "fedkd", "fedmrl") else 0.0
-    train = images * (1 - experiment.test_fraction) / experiment.clients
-    steps = max(train // batch, 1) * experiment.local_epochs * experiment.participants_per_round
-    guiding = 3 * experiment.participants_per_round * mean_step if experiment.method.name.startswith("fedl2g") else 0.0
-    warmup = min(int(getattr(experiment.method, "warmup_rounds", 0)), experiment.rounds)
-    evaluation = images * experiment.test_fraction / batch * mean_step / 3 / experiment.evaluate_every
-    trained = experiment.rounds - warmup
-    return trained * (steps * (mean_step + auxiliary) + evaluation) + experiment.rounds * guiding
+            write_text(self.folder / "failures.json", json.dumps(known, indent=2))
 
 
 @dataclass(frozen=True)
@@ -235,7 +181,7 @@ def _run_cell(
     study: Study, cell: Cell, layouts: Mapping[Path, str], jobs: int, watch: Callable[[Cell], list[Observer]] | None
 ) -> Outcome:
     from fedl2g.runs.batch import run_all
-    from fedl2g.runs.runner import Interrupted
+    from fedl2g.runs.execute import Interrupted
 
     path = study.path(cell)
     try:
@@ -251,14 +197,6 @@ def _run_cell(
         return Outcome(cell, reason=str(error))
     study.note_failure(cell, None)
     return Outcome(cell, result)
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people."""
-    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{max(seconds, 1):.0f} seconds"
 
 
 class Pace:

@@ -19,40 +19,42 @@ MOST_CLASSES = 20  # more colours than this cannot be told apart; the classes wi
 def embed(run: Run) -> dict[str, Any] | None:
     """Points (x, y, class, client) of each kind in the plane, from the run's last checkpoint.
 
-    None where there is nothing to draw: no checkpoint, data that is not on this machine, a method whose server sends no
-    class vectors, or networks that are the user's own code (a report imports no code that a run names).
+    None where there is nothing to draw: no checkpoint, data that is not on this machine, or a method whose server sends
+    no class vectors. Networks that are somebody's own code are imported: the run was opened with trust, or names none.
     """
-    import safetensors.torch
     import torch
+    from safetensors import SafetensorError
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
     from fedl2g.engines.host import Host
     from fedl2g.methods.registry import get_method
     from fedl2g.process import one_thread
-    from fedl2g.runs.runner import named_code
+    from fedl2g.runs.checkpoint import newest
     from fedl2g.setup import Setup
 
-    checkpoints = sorted(run.directory.checkpoints.glob("round-*"))
+    checkpoint = newest(run.directory.checkpoints)
     dataset = cached_dataset(str(run.directory.about()["dataset_fingerprint"]))
-    if not checkpoints or dataset is None:
+    if checkpoint is None or dataset is None:
         return None
     try:
+        checkpoint.verify()
         experiment = run.directory.experiment()
-        if named_code(experiment):
-            return None
         setup = Setup(experiment, dataset, run.directory.partition())
         server = get_method(experiment.method.name).server(experiment.method, setup.task)
-        server.load_state_dict(safetensors.torch.load_file(checkpoints[-1] / "server.safetensors"))
-        sent = server.broadcast(int(checkpoints[-1].name.removeprefix("round-")) + 1)
+        server.load_state_dict(checkpoint.server())
+        sent = server.broadcast(checkpoint.round + 1)
         if set(sent) != {"ids", "rows"} or sent["rows"].shape[1] not in (setup.task.feature_dim, setup.task.classes):
             return None
         column = 0 if sent["rows"].shape[1] == setup.task.feature_dim else 1
         with one_thread(), torch.no_grad():
             host = Host(setup, torch.device("cpu"))
-            host.restore(checkpoints[-1])
-            features, feature_of, means, mean_of = _client_vectors(host, experiment.clients, column)
-    except (FedL2GError, OSError, KeyError, RuntimeError, safetensors.SafetensorError):
+            try:
+                host.restore(checkpoint.path)
+                features, feature_of, means, mean_of = _client_vectors(host, experiment.clients, column)
+            finally:
+                host.close()  # no weights of clients stay behind on the disk
+    except (FedL2GError, OSError, KeyError, RuntimeError, SafetensorError):
         return None  # a checkpoint of another version or half deleted: the report is complete without this figure
     shown = _largest_classes(feature_of, MOST_CLASSES)
     parts: dict[str, tuple[torch.Tensor, list[Any]]] = {
@@ -75,7 +77,7 @@ def embed(run: Run) -> dict[str, Any] | None:
         plane = TSNE(perplexity=perplexity, init="pca", random_state=0, max_iter=500).fit_transform(points)
     plane = (plane - plane.mean(0)) / max(abs(plane).max(), 1e-9)
     return {
-        "round": int(checkpoints[-1].name.removeprefix("round-")),
+        "round": checkpoint.round,
         "space": "features" if column == 0 else "logits",
         "classes": sorted(shown),
         "class_names": list(dataset.class_names),

@@ -38,5 +38,10 @@ class Poisson(Sampler):
         return (draws < e.participation).nonzero()[0].tolist()
 
 
-samplers.register("uniform", Uniform, Uniform)
-samplers.register("poisson", Poisson, Poisson)
+def register_sampler(name: str, sampler: type[Sampler]) -> None:
+    """Make a sampler known by its name, for the setting `sampler`."""
+    samplers.register(name, sampler, sampler)
+
+
+register_sampler("uniform", Uniform)
+register_sampler("poisson", Poisson)

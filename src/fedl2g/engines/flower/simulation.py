@@ -19,16 +19,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-import safetensors.torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from fedl2g.engines.flower.actor import client_app, write_setup
 from fedl2g.engines.flower.engine import GridEngine
-from fedl2g.engines.flower.store import Generation, Store
+from fedl2g.engines.flower.store import NodeStore, TrainedRound
 from fedl2g.engines.flower.terms import Clock, Terms
-from fedl2g.engines.states import client_file, client_files
+from fedl2g.engines.states import client_file, client_files, read_state, write_state
 from fedl2g.errors import RunError
 from fedl2g.setup import Setup
 
@@ -149,7 +148,7 @@ class SimulationEngine(GridEngine):
         for client in sorted(self.moved):
             store = self._store(client)
             if kept := store.rounds():
-                safetensors.torch.save_file(dict(store.read(kept[-1]).state), client_file(directory, client))
+                write_state(client_file(directory, client), store.read(kept[-1]).state)
 
     def restore(self, directory: Path | None) -> None:
         self.forget()
@@ -157,7 +156,7 @@ class SimulationEngine(GridEngine):
         self.run = secrets.token_hex(8)
         write_setup(self.simulation.root / self.run, self.setup)
         for client, path in client_files(directory).items() if directory is not None else ():
-            self._store(client).write(Generation(0, safetensors.torch.load_file(path), None))
+            self._store(client).write(TrainedRound(0, read_state(path), None))
             self.moved.add(client)
 
     def close(self) -> None:
@@ -165,8 +164,8 @@ class SimulationEngine(GridEngine):
         if self.owns:
             self.simulation.close()
 
-    def _store(self, client: int) -> Store:
-        return Store(self.simulation.root, self.run, self.setup.experiment.fingerprint, client)
+    def _store(self, client: int) -> NodeStore:
+        return NodeStore(self.simulation.root, self.run, self.setup.experiment.fingerprint, client)
 
     def _ensure_running(self) -> None:
         if (error := self.simulation.error) is not None:

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from fedl2g.experiment import Experiment
 
-BELOW_MINIMUM = "execution.below_minimum"  # what the setting is called in messages
+BELOW_MINIMUM = "replies.below_minimum"  # what the setting is called in messages
 _MB = 2**20
 
 
@@ -59,5 +59,5 @@ class Limits:
     @classmethod
     def of(cls, experiment: Experiment) -> Limits:
         """The limits that an experiment sets."""
-        e = experiment.execution
-        return cls(e.deadline_seconds, e.minimum_replies, e.below_minimum, int(e.maximum_reply_mb * _MB))
+        r = experiment.replies
+        return cls(r.deadline_seconds, r.minimum, r.below_minimum, int(r.maximum_mb * _MB))

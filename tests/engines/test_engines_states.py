@@ -19,7 +19,7 @@ import fedl2g
 from fedl2g.engines import states
 from fedl2g.engines.host import memory_budget
 from fedl2g.engines.inline import InlineEngine
-from fedl2g.engines.states import StateStore, stored_shapes
+from fedl2g.engines.states import StateStore, client_file, stored_shapes
 from fedl2g.errors import PayloadError, RunError
 from fedl2g.federation import Federation, Observer
 from fedl2g.methods.registry import get_method
@@ -243,7 +243,7 @@ def test_without_links_files_are_copied(tmp_path: Path, monkeypatch: pytest.Monk
     store = StateStore(tmp_path / "store")
     store.write(0, {"a": torch.zeros(2)})
     store.export(0, tmp_path / "copy")
-    assert not (tmp_path / "copy").samefile(tmp_path / "store/0.safetensors")
+    assert not (tmp_path / "copy").samefile(client_file(tmp_path / "store", 0))
     other = StateStore()
     other.adopt(0, tmp_path / "copy")
     assert other.read(0)["a"].tolist() == [0, 0]

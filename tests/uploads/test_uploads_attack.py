@@ -12,13 +12,13 @@ import torch
 import fedl2g
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.host import Host
-from fedl2g.setup import Setup
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.experiment.policies import Attack
 from fedl2g.methods.registry import get_method
 from fedl2g.rng import torch_stream
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.setup import Setup
 from fedl2g.uploads.attack import corrupt, hostile_clients, random_labels
 
 VECTORS = {"ids": torch.tensor([1, 3]), "rows": torch.tensor([[1.0, -2.0], [0.5, 0.0]])}

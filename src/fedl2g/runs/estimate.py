@@ -1,0 +1,91 @@
+"""How long a run will take on this machine, said before it is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from fedl2g.data import load_dataset
+from fedl2g.data.named import CATALOGUE
+from fedl2g.errors import SettingError
+from fedl2g.experiment import Experiment
+from fedl2g.methods.registry import get_method
+
+
+@dataclass(frozen=True)
+class DataSize:
+    """What an estimate needs to know about a dataset."""
+
+    images: int
+    classes: int
+    image_shape: tuple[int, int, int]
+
+
+@cache
+def data_size(dataset: str, image_size: int | None = None) -> DataSize:
+    """The size of a dataset: of a named one or an .npz file without downloading or decoding it, else by loading it."""
+    if dataset in CATALOGUE:
+        entry = CATALOGUE[dataset]
+        pixels = image_size or entry.image_size
+        return DataSize(entry.images, entry.classes, (3, pixels, pixels))
+    if dataset.endswith(".npz"):
+        return _npz_size(dataset, image_size)
+    loaded = load_dataset(dataset, image_size=image_size)  # the run needs it too, and finds it in the cache
+    return DataSize(len(loaded), loaded.classes, loaded.image_shape)
+
+
+def _npz_size(path: str, image_size: int | None) -> DataSize:
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            shape, labels = arrays["images"].shape, arrays["labels"]
+            classes = len(arrays["class_names"]) if "class_names" in arrays.files else len(np.unique(labels))
+        height, width = (image_size, image_size) if image_size else shape[1:3]
+        return DataSize(len(labels), classes, (shape[3] if len(shape) > 3 else 1, height, width))
+    except Exception as error:  # numpy and zipfile answer what a file may hold with errors of many kinds
+        raise SettingError(
+            f"dataset: {path} cannot be read as an .npz file with `images` and `labels` ({error}); expected images as "
+            "N x H x W or N x H x W x C"
+        ) from error
+
+
+def estimate_seconds(experiment: Experiment) -> float:
+    """CPU seconds a run takes at most (no early stop): measured step times of its architectures x its steps.
+
+    Clients are taken as equally large. What a method adds to plain training of the clients' networks is in its traits:
+    a step of the auxiliary network beside each of theirs, further passes in every round, rounds in which nothing is
+    trained. Evaluation is a third of a training step for each batch of test samples.
+    """
+    from fedl2g.models.calibration import step_seconds
+
+    size = data_size(experiment.dataset, experiment.image_size)
+    images = experiment.samples or size.images
+    batch = max(experiment.batch_size, 2)
+    traits = get_method(experiment.method.name).traits
+
+    def step(architecture: str) -> float:
+        layout = "channels_last" if architecture in experiment.channels_last else "contiguous"
+        return step_seconds(
+            architecture, classes=size.classes, image_shape=size.image_shape, batch_size=batch, layout=layout
+        )
+
+    names = experiment.architectures
+    mean_step = sum(step(names[i % len(names)]) for i in range(experiment.clients)) / experiment.clients
+    auxiliary = step(names[0]) if traits.auxiliary_network else 0.0
+    train = images * (1 - experiment.test_fraction) / experiment.clients
+    steps = max(train // batch, 1) * experiment.local_epochs * experiment.participants_per_round
+    extra = traits.extra_passes * experiment.participants_per_round * mean_step
+    warmup = min(int(getattr(experiment.method, "warmup_rounds", 0)), experiment.rounds) if traits.warm_up else 0
+    evaluation = images * experiment.test_fraction / batch * mean_step / 3 / experiment.evaluate_every
+    trained = experiment.rounds - warmup
+    return trained * (steps * (mean_step + auxiliary) + evaluation) + experiment.rounds * extra
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    whole = max(round(seconds), 1)
+    return f"{whole} seconds" if whole > 1 else "1 second"
