@@ -100,13 +100,3 @@ rules: Registry[Rule] = Registry(
     "rules",
     dict.fromkeys(("mean", "median", "trimmed_mean", "norm_clip"), "fedl2g.round.rules"),
 )
-
-
-def register_engine(name: str, opener: OpenEngine) -> None:
-    """Make an engine known by its name; `opener` builds it, with all clients of a setup."""
-    engines.register(name, opener, opener)
-
-
-def register_sampler(name: str, sampler: type[Sampler]) -> None:
-    """Make a way to draw the participants of a round known by its name."""
-    samplers.register(name, sampler, sampler)

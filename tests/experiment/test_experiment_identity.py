@@ -33,7 +33,7 @@ CHANGES: dict[str, Any] = {
     "evaluate_every": 2,
     "evaluate_clients": 5,
     "precision": "float64",
-    "layout": "channels_last",
+    "layout": "contiguous",
     "device": "mps",
     "noise.std": 0.1,
     "noise.coefficient": 0.1,

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from fedl2g import registry
+from fedl2g.engines.base import register_engine
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment, checks, explain
-from fedl2g.registry import Registry, engines, register_engine, register_sampler, rules, samplers
+from fedl2g.registry import Registry, engines, rules, samplers
 from fedl2g.round.rules import Rule, register_rule
+from fedl2g.round.sampler import register_sampler
 
 GUARANTEE = {"clip": 1.0, "epsilon": 3.0}
 KINDS = [

@@ -91,7 +91,10 @@ def test_a_wrong_value_is_one_sentence_that_names_the_field_and_the_value(wrong:
 @pytest.mark.parametrize(
     ("layout", "said"),
     [
-        ("chanels_last", "did you mean 'channels_last'? known: contiguous, channels_last, auto, or a list such as"),
+        (
+            "chanels_last",
+            "did you mean 'channels_last'? known: contiguous, channels_last, preset, auto, or a list such as",
+        ),
         ("cnn4=auto", "'auto' is not known; known: contiguous, channels_last, or a list"),
         ("channels_last,contiguous", "does not say which architecture is channels_last; expected each"),
         (

@@ -106,6 +106,19 @@ def test_groups_are_seeds_and_labels_tell_them_apart(folder: Path) -> None:
     }
 
 
+def test_a_file_with_all_settings_and_one_with_few_words_are_one_group(tmp_path: Path) -> None:
+    """Files that a run writes hold every setting; one that a person wrote, or cut down, leaves out the defaults."""
+    for seed in (0, 1):
+        experiment = fedl2g.Experiment(method="local", seed=seed, samples=60, clients=2, rounds=1, models="small_cnn")
+        fedl2g.run(experiment, tmp_path / f"s{seed}")
+    words = 'method = "local"\nseed = 1\nsamples = 60\nclients = 2\nrounds = 1\nmodels = "small_cnn"\n'
+    (tmp_path / "s1" / "experiment.toml").write_text(f'{words}sampler = "uniform"\naggregation = "mean"\n')
+    (group,) = group_runs(read_runs([tmp_path]))
+    assert (group.label, [run.seed for run in group.runs]) == ("local", [0, 1])
+    (tmp_path / "s1" / "experiment.toml").write_text(f"{words}[replies]\nminimum = 2\n[execution]\nworkers = 7\n")
+    assert [group.label for group in group_runs(read_runs([tmp_path]))] == ["local", "local, replies.minimum=2"]
+
+
 def test_loss_increase_compares_equal_amounts_of_training(folder: Path) -> None:
     groups = group_runs(read_runs([folder]))
     local = next(g for g in groups if g.method == "local").runs[0]

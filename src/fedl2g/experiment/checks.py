@@ -6,17 +6,13 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fedl2g.errors import SettingError, choices
-from fedl2g.experiment.identity import SITES
+from fedl2g.errors import SettingError
 from fedl2g.methods.registry import get_method
 from fedl2g.models.catalog import has_equal_heads, resolve_models
 
 if TYPE_CHECKING:
     from fedl2g.experiment.settings import Experiment
 
-LAYOUTS = ("contiguous", "channels_last")
-CHOSEN_LAYOUTS = ("preset", "auto")  # by the table of the catalog, by measurement
-_EACH_ONCE = "expected each architecture once, such as cnn4=channels_last,resnet18=contiguous"
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?(,cuda:\d+)*")
 
 
@@ -49,27 +45,6 @@ _FORMS: dict[str, Callable[[str], object]] = {
     "partition": _check_partition,
     "device": _check_device,
 }
-
-
-def check_layout(experiment: Experiment) -> None:
-    """Refuse a layout that would do nothing."""
-    if experiment.layout in (*LAYOUTS, *CHOSEN_LAYOUTS):
-        return
-    names = set()
-    for part in experiment.layout.split(","):
-        name, equals, layout = part.rpartition("=")
-        if layout not in LAYOUTS:
-            known: tuple[str, ...] = LAYOUTS if equals else (*LAYOUTS, *CHOSEN_LAYOUTS)
-            raise SettingError(
-                f"layout: {layout!r} is not known; {choices(layout, known)}, or a list such as cnn4=channels_last"
-            )
-        if not name or name in names:
-            wrong = f"names {name!r} twice" if name else f"does not say which architecture is {layout}"
-            raise SettingError(f"layout: the list {experiment.layout!r} {wrong}; {_EACH_ONCE}")
-        if name not in experiment.architectures and experiment.dataset != SITES:  # there each site names its own
-            known = tuple(dict.fromkeys(experiment.architectures))
-            raise SettingError(f"layout: no client has the architecture {name!r}; {choices(name, known)}")
-        names.add(name)
 
 
 def check_method(experiment: Experiment) -> None:

@@ -19,12 +19,12 @@ from pydantic import (
 )
 
 from fedl2g.errors import SettingError
-from fedl2g.experiment import checks, files, identity
+from fedl2g.experiment import checks, files, identity, layouts
 from fedl2g.experiment.policies import Aggregation, Attack, Availability, Noise, Privacy, Replies
 from fedl2g.experiment.words import one_sentence
 from fedl2g.methods.options import Options
 from fedl2g.methods.registry import get_method
-from fedl2g.models.catalog import CHANNELS_LAST, resolve_models
+from fedl2g.models.catalog import resolve_models
 from fedl2g.references import references_in
 from fedl2g.registry import engines, samplers
 
@@ -170,7 +170,7 @@ class Experiment(BaseModel):
 
     @model_validator(mode="after")
     def _goes_together(self) -> Experiment:
-        checks.check_layout(self)
+        layouts.check_layout(self)
         checks.check_method(self)
         checks.check_privacy(self)
         return self
@@ -183,12 +183,7 @@ class Experiment(BaseModel):
     @property
     def channels_last(self) -> frozenset[str]:
         """The architectures that compute in this memory layout; none before `auto` has been settled."""
-        if self.layout == "channels_last":
-            return frozenset(self.architectures)
-        if self.layout == "preset":  # in a deployment each site names its own architecture
-            return CHANNELS_LAST if self.dataset == identity.SITES else CHANNELS_LAST.intersection(self.architectures)
-        pairs = (part.rpartition("=") for part in self.layout.split(","))
-        return frozenset(name for name, _, layout in pairs if layout == "channels_last")
+        return layouts.channels_last(self)
 
     def settled(self, layout: str) -> Experiment:
         """The experiment with these layouts in place of `auto`."""
@@ -231,11 +226,9 @@ class Experiment(BaseModel):
         return files.write_settings(self.model_dump(mode="json", exclude_none=True), headings)
 
     @classmethod
-    def from_toml(
-        cls, text: str, overrides: Mapping[str, Any] | None = None, *, source: str = "the file"
-    ) -> Experiment:
+    def from_toml(cls, text: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
         """Read an experiment from TOML text, with settings (dotted names allowed) laid over it."""
-        return cls(**files.overlay(files.parse_settings(text, source), overrides or {}))
+        return cls(**files.overlay(files.parse_settings(text), overrides or {}))
 
     @classmethod
     def from_file(cls, path: Path, overrides: Mapping[str, Any] | None = None) -> Experiment:

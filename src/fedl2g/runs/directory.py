@@ -108,8 +108,7 @@ class RunDirectory:
             raise RunError(
                 f"{path} holds another experiment ({about['method']}, seed {about['seed']}); choose another --out"
             )
-        own = references_in(experiment.model_dump(mode="json"))
-        run.trusted = set(references_in(settings)) <= set(own)
+        run.trusted = set(references_in(settings)) <= set(experiment.references)
         return run, experiment
 
     def _check(self) -> None:
