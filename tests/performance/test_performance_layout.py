@@ -12,7 +12,7 @@ import torch
 import fedl2g
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import RunError
-from fedl2g.experiment import Experiment, settings
+from fedl2g.experiment import Experiment, layouts
 from fedl2g.federation import Observer
 from fedl2g.models import calibration
 from fedl2g.models.catalog import ARCHITECTURES, CHANNELS_LAST
@@ -84,7 +84,7 @@ def test_another_table_is_another_experiment_and_equal_layouts_are_the_same(monk
     assert [other.fingerprint == preset.fingerprint for other in others] == [True, False, False]
     assert 'layout = "preset"' in preset.to_toml()  # the file says it, even should the default become another
     before = preset.fingerprint, Experiment(models="resnet18").fingerprint
-    monkeypatch.setattr(settings, "CHANNELS_LAST", frozenset())
+    monkeypatch.setattr(layouts, "CHANNELS_LAST", frozenset())
     assert Experiment(models="cnn4,resnet18").fingerprint not in before
     assert Experiment(models="resnet18").fingerprint == before[1]  # whom the change does not concern
 
@@ -92,7 +92,7 @@ def test_another_table_is_another_experiment_and_equal_layouts_are_the_same(monk
 def test_a_run_is_not_continued_with_another_table(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         fedl2g.run(tiny(rounds=2, execution={"checkpoint_every": 1}), tmp_path / "run", [StopAfterOne()])
-    monkeypatch.setattr(settings, "CHANNELS_LAST", frozenset())
+    monkeypatch.setattr(layouts, "CHANNELS_LAST", frozenset())
     with pytest.raises(RunError, match="another experiment"):
         fedl2g.resume(tmp_path / "run")
 

@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -25,8 +26,9 @@ import fedl2g
 from fedl2g.cli import app
 from fedl2g.cli.report import FIGURES
 from fedl2g.errors import FedL2GError
-from fedl2g.paper.catalog import paper_experiment
+from fedl2g.methods.registry import get_method
 from fedl2g.report.collect import group_runs, loss_increase, read_runs
+from fedl2g.report.embedding import embed, embeddable
 from fedl2g.report.page import embed_json, write_report
 
 HOSTILE = "</script><script>window.attacked=1</script><img src=x onerror=window.attacked=1>@DATA@"
@@ -149,14 +151,51 @@ def test_the_page_holds_what_was_measured(page: Path, folder: Path) -> None:
     assert "th" in [tag for tag, _ in reader.tags]
 
 
-def test_the_page_says_why_megabytes_are_not_the_papers(page: Path, folder: Path) -> None:
-    (guided,) = read(page)[1]["byte_notes"]
-    assert guided.startswith("FedL2G's uploads are far below the paper's")
+def test_the_page_says_what_must_be_known_to_read_megabytes(page: Path, folder: Path, tmp_path: Path) -> None:
+    (guided,) = read(page)[1]["byte_notes"]  # once, for two groups of the method
+    assert guided == get_method("fedl2g-f").traits.communication_note
     runs = [folder / "local-s0", folder / "local-s1"]
-    only_local = write_report(runs, folder / "local.html", tsne=False)
+    only_local = write_report(runs, tmp_path / "local.html", tsne=False)
     assert read(only_local)[1]["byte_notes"] == []
-    notes = paper_experiment("cost").notes_on(["fedmrl", "fedkd", "fedproto"])
-    assert [note.split()[0] for note in notes] == ["FedMRL", "FedKD's"]
+
+
+@pytest.mark.parametrize(("method", "noted"), [("fedl2g-l", False), ("fedmrl", True), ("fedproto", False)])
+def test_a_note_about_rows_is_left_out_where_every_row_is_sent(method: str, noted: bool, tmp_path: Path) -> None:
+    dense = fedl2g.Experiment(
+        method=method, samples=60, clients=2, partition="iid", rounds=1, models="small_cnn",
+        privacy={"dense_uploads": True},
+    )  # fmt: skip
+    fedl2g.run(dense, tmp_path / "run")
+    notes = read(write_report([tmp_path / "run"], tmp_path / "page.html", tsne=False))[1]["byte_notes"]
+    assert bool(notes) is noted
+
+
+def test_a_run_of_a_method_that_is_not_here_is_reported_without_its_traits(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "fedl2g-f-10", tmp_path / "elsewhere")
+    settings = tmp_path / "elsewhere" / "experiment.toml"
+    settings.write_text(settings.read_text().replace('"fedl2g-f"', '"of-somebody-else"'))
+    data = read(write_report([tmp_path / "elsewhere"], tmp_path / "page.html"))[1]
+    assert data["byte_notes"] == data["embeddings"] == []
+    assert data["groups"][0]["colour"] == -1
+
+
+def test_guiding_vectors_are_drawn_first(folder: Path, tmp_path: Path) -> None:
+    """Which methods can be drawn, and in what order, follows from their traits."""
+    common: dict[str, Any] = {"samples": 80, "clients": 2, "partition": "iid", "rounds": 1, "models": "small_cnn"}
+    for name in ("fedproto", "fml"):
+        fedl2g.run(fedl2g.Experiment(method=name, **common), tmp_path / name)
+    found = embeddable(group_runs(read_runs([tmp_path / "fedproto", tmp_path / "fml", folder])))
+    assert [group.method for group in found] == ["fedl2g-f", "fedl2g-f", "fedproto"]
+
+
+def test_drawing_leaves_no_states_of_clients_behind(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("fedl2g.engines.host.memory_budget", lambda *_, **__: 1)  # every client but one is on disk
+    (run,) = read_runs([folder / "fedl2g-f-10"])
+    assert embed(run) is not None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_methods_whose_clients_came_and_went_alike_share_a_picture(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,53 +11,26 @@ import pytest
 import torch
 
 import fedl2g
-from fedl2g.engines.base import Evaluation
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.experiment.policies import Availability
 from fedl2g.federation import Federation
-from fedl2g.learning.client import Task
-from fedl2g.methods.base import Reply, Report
-from fedl2g.methods.registry import get_method
+from fedl2g.methods.base import Combined, Reply
 from fedl2g.payload import Payload
-from fedl2g.report.page import write_report
-from fedl2g.report.presence import _KINDS, draw_presence, presence
-from fedl2g.round.availability import AWAY, BUSY, DROPPED, LATE, LOST, NOT_JOINED, Schedule
+from fedl2g.round.absence import AWAY, BUSY, DROPPED, LATE, LOST, NOT_JOINED
+from fedl2g.round.availability import Schedule
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.checkpoint import restore_checkpoint, write_checkpoint
+from puppets import Puppets, puppet_federation
 
 CLIENTS = 10
-
-
-class Puppets:
-    """An engine whose clients answer with their number and the round; it notes who trained when."""
-
-    def __init__(self) -> None:
-        self.trained: dict[int, list[int]] = {}
-
-    def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply]:
-        self.trained[round] = list(participants)
-        for client in reversed(participants):
-            rows = torch.tensor([[float(client), float(round)]])
-            yield Reply(client, {"ids": torch.tensor([0]), "rows": rows}, Report(5, 1, 0.5, 1.0))
-
-    def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation]:
-        return [Evaluation(client, 10, 5, {}) for client in clients]
-
-    def save(self, directory: Path) -> None: ...
-    def restore(self, directory: Path | None) -> None: ...
-    def revive(self) -> None: ...
-    def close(self) -> None: ...
 
 
 def _federation(rounds: int = 12, **availability: Any) -> tuple[Federation, Puppets]:
     experiment = Experiment(
         method="feddistill", clients=CLIENTS, rounds=rounds, availability=availability, patience=0, evaluate_every=100
     )
-    method = get_method("feddistill")
-    task = Task(classes=2, image_shape=(1, 8, 8), seed=0, rounds=rounds, auxiliary="small_cnn")
-    engine = Puppets()
-    return Federation(experiment, method.server(experiment.method, task), engine), engine
+    return puppet_federation(experiment)
 
 
 def _played(**settings: Any) -> tuple[list[RoundRecord], Puppets]:
@@ -70,7 +43,9 @@ def test_off_means_off() -> None:
     history, engine = _played()
     assert all(engine.trained[r.round] == list(range(CLIENTS)) for r in history)
     assert not any(r.away or r.late or r.missing for r in history)
-    assert "late" not in _federation()[0].state_dict()[1]
+    tensors, values = _federation()[0].policies.availability.state_dict()
+    assert not tensors
+    assert values == {"busy": [], "late": []}
 
 
 def test_before_training_nothing_moves_and_after_it_the_model_has_moved() -> None:
@@ -137,8 +112,13 @@ def test_late_replies_are_used_with_their_weight_when_they_arrive() -> None:
 def test_the_server_weighs_by_staleness() -> None:
     federation, _ = _federation(speed_spread=0.8, deadline=1.0, late="use", staleness_power=1.0)
     seen: list[list[Reply]] = []
-    aggregate = federation.server.aggregate
-    federation.server.aggregate = lambda round, replies: (seen.append(replies), aggregate(round, replies))[1]  # type: ignore[method-assign, assignment, func-returns-value]
+    combine = federation.policies.aggregator.combine
+
+    def watched(round: int, replies: Any, broadcast: Payload) -> Combined | None:
+        seen.append(list(replies))
+        return combine(round, replies, broadcast)
+
+    federation.policies.aggregator.combine = watched  # type: ignore[method-assign]
     federation.run()
     for record, replies in zip(federation.history[1:], seen, strict=True):
         assert [r.client for r in replies] == sorted(r.client for r in replies)
@@ -198,8 +178,6 @@ def _plain(record: RoundRecord) -> dict[str, Any]:
 
 
 def test_records_survive_json() -> None:
-    import json
-
     record = RoundRecord(3, away={1: AWAY}, late={2: 1}, hostile=[4])
     assert RoundRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
 
@@ -220,31 +198,6 @@ def test_a_model_moves_exactly_as_the_setting_says(tmp_path: Path) -> None:
     saved = {}
     for when in ("dropout_before", "dropout_after"):
         fedl2g.run(Experiment(**tiny, availability={when: 1.0}), tmp_path / when)
-        page = write_report([tmp_path / when], tmp_path / f"{when}.html", tsne=False).read_text()
-        assert page.count('alt="Who was there when"') == 1
         saved[when] = sorted(p.name for p in (tmp_path / when / "checkpoints" / "round-000001").glob("client-*"))
     assert saved["dropout_before"] == []  # a client that never trained has no state of its own
     assert saved["dropout_after"] == ["client-000000.safetensors", "client-000001.safetensors"]
-
-
-def test_the_picture_tells_who_was_there(tmp_path: Path) -> None:
-    history = [
-        RoundRecord(0),
-        RoundRecord(
-            1,
-            participants=[0, 1, 2],
-            missing={1: DROPPED, 2: f"{LATE} by 1 round"},
-            away={1: DROPPED, 2: f"{LATE} by 1 round"},
-        ),
-        RoundRecord(2, participants=[0, 1], refused={0: "NaN"}, late={2: 1}, away={2: BUSY, 3: NOT_JOINED}),
-        RoundRecord(3, participants=[0, 3], missing={3: LOST}, away={1: AWAY, 3: LOST}),
-    ]
-    names = [[_KINDS[kind][0] for kind in row] for row in presence(history, 4)]
-    assert names == [
-        ["replied", "refused", "replied"],
-        ["dropped out before training", "replied", "away"],
-        ["late or still busy", "late reply used", "not asked"],
-        ["not asked", "not joined yet", "upload lost after training"],
-    ]
-    draw_presence(history, 4, tmp_path / "figures" / "presence.png")
-    assert (tmp_path / "figures" / "presence.png").stat().st_size > 1000

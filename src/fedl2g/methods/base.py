@@ -46,6 +46,8 @@ class Traits:
     """Forward and backward passes of one batch that each round adds to a client's training."""
     idle_without_steps: bool = False
     """A round without a training step leaves the client exactly as it was."""
+    communication_note: str = ""
+    """What must be known to read its megabytes, for reports."""
 
     @property
     def compressed(self) -> bool:

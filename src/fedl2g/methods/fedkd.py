@@ -105,5 +105,11 @@ register_method(
     options=FedKDOptions,
     server=FedKDServer,
     client=FedKDClient,
-    traits=Traits(uploads="network", codec=LOW_RANK, auxiliary_network=True),
+    traits=Traits(
+        uploads="network",
+        codec=LOW_RANK,
+        auxiliary_network=True,
+        communication_note="FedKD's megabytes depend on the weights: the rank of each factor is the smallest that "
+        "keeps the asked share of the energy; the mean over the run is shown.",
+    ),
 )

@@ -79,7 +79,7 @@ class FedL2GServer(ServerHalf[FedL2GOptions]):
 
     def broadcast(self, round: int) -> Payload:
         self.step = 0.0  # a round begins, in which there may be no update
-        return class_vectors(torch.arange(len(self.guide)), self.guide)
+        return class_vectors(torch.arange(len(self.guide)), self.guide.clone())  # the server moves its own in place
 
     def expected(self) -> Specification:
         return class_vector_spec(self.task.classes, self.options.width(self.task), self.task.dtype)
@@ -190,5 +190,7 @@ for _options in (LogitOptions, FeatureOptions):
             warm_up=True,
             extra_passes=3,
             idle_without_steps=True,
+            communication_note="FedL2G's uploads are small: a study batch of B samples has at most B classes, so at "
+            "most B rows of the guiding gradient are not zero, and only those are sent.",
         ),
     )

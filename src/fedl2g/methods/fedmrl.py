@@ -82,5 +82,11 @@ register_method(
     options=FedMRLOptions,
     server=FedMRLServer,
     client=FedMRLClient,
-    traits=Traits(uploads="network", auxiliary_network=True, predicts_with_broadcast=True),
+    traits=Traits(
+        uploads="network",
+        auxiliary_network=True,
+        predicts_with_broadcast=True,
+        communication_note="FedMRL's auxiliary network has narrow features and a narrow head, so it is smaller than "
+        "that of FML.",
+    ),
 )

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedl2g.data.partition import Partition
-from fedl2g.errors import SettingError
+from fedl2g.report.figures import new_figure, write_figure
 
-FIGURE_SUFFIXES = (".png", ".pdf", ".svg")
 COLOUR = "#2a6f97"
 SMALLEST_AREA = 1.0
 """In square points: a single sample of a large dataset must still be seen."""
@@ -48,17 +47,11 @@ def draw_bubbles(
 
     The suffix of `path` decides the format: .png, .pdf or .svg.
     """
-    if path.suffix.lower() not in FIGURE_SUFFIXES:
-        raise SettingError(f"A figure must end in {', '.join(FIGURE_SUFFIXES)}, but the path is {path}.")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     counts = partition.counts(labels, classes)
     clients = partition.clients
     width = float(np.clip(2.4 + 0.3 * clients, 4.4, 16.0))
     height = float(np.clip(1.2 + 0.3 * classes, 3.2, 8.0))
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(path, width, height)
     axes = figure.add_subplot()
     # The largest circle fills a grid cell, but stays visible where many classes make the cells flat.
     cell = 72 * min(0.9 * width / clients, max(0.9 * height / classes, 0.18))
@@ -100,7 +93,7 @@ def draw_bubbles(
     )
     if title:
         axes.set_title(title, fontsize=11)
-    figure.savefig(path, dpi=200)
+    write_figure(figure, path, dpi=200)
 
 
 def _ticks(count: int) -> range:

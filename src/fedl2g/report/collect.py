@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedl2g.errors import RunError
+from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import default_settings, flat
 from fedl2g.experiment.files import written_out
 from fedl2g.experiment.identity import belongs, sampler_in_use
+from fedl2g.references import is_reference
 from fedl2g.round.record import MB, RoundRecord, best_record
 from fedl2g.runs.directory import RunDirectory, find_runs
 
 if TYPE_CHECKING:
     from fedl2g.data import Dataset
+    from fedl2g.methods.base import Traits
+
+BASELINE = "local"  # plain local training, to which losses are compared
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,18 @@ class Run:
         result = self.directory.result()
         return "unfinished" if result is None else result.status
 
+    @property
+    def traits(self) -> Traits | None:
+        """What is known of its method; None where that is not on this machine, or is code that only the run names."""
+        from fedl2g.methods.registry import get_method
+
+        if is_reference(self.method):
+            return None
+        try:
+            return get_method(self.method).traits
+        except SettingError:
+            return None
+
 
 @dataclass(frozen=True)
 class Group:
@@ -59,6 +75,10 @@ class Group:
     @property
     def method(self) -> str:
         return self.runs[0].method
+
+    @property
+    def traits(self) -> Traits | None:
+        return self.runs[0].traits
 
 
 def read_runs(paths: Iterable[Path], *, trust: bool = False) -> list[Run]:
@@ -143,19 +163,19 @@ def number(value: float | None, digits: int = 6) -> float | None:
     return float(f"{value:.{digits}g}")
 
 
-def accuracy_series(run: Run) -> dict[int, float]:
+def accuracy_series(history: Iterable[RoundRecord]) -> dict[int, float]:
     """Pooled test accuracy by round."""
-    return {r.round: r.accuracy.pooled for r in run.history if r.accuracy is not None}
+    return {r.round: r.accuracy.pooled for r in history if r.accuracy is not None}
 
 
-def loss_series(run: Run) -> dict[int, float]:
+def loss_series(history: Iterable[RoundRecord]) -> dict[int, float]:
     """Original local loss (cross entropy alone) by round."""
-    return {r.round: r.loss for r in run.history if r.loss is not None}
+    return {r.round: r.loss for r in history if r.loss is not None}
 
 
 def trained_losses(run: Run) -> dict[int, float]:
     """Original local loss by rounds of training: warm-up rounds, in which no model moves, do not count."""
-    return dict(enumerate(loss_series(run).values(), start=1))
+    return dict(enumerate(loss_series(run.history).values(), start=1))
 
 
 def loss_increase(groups: Sequence[Group]) -> dict[str, Any]:
@@ -164,14 +184,14 @@ def loss_increase(groups: Sequence[Group]) -> dict[str, Any]:
     `relative`: the loss minus that of local training after as many rounds of training on the same seed (needs a group
     of the method `local` with the same data). `rise`: the largest climb of the loss above its own earlier minimum.
     """
-    local = {_data_key(run): trained_losses(run) for group in groups if group.method == "local" for run in group.runs}
+    local = {_data_key(run): trained_losses(run) for group in groups if group.method == BASELINE for run in group.runs}
     relative, rise = {}, {}
     for group in groups:
         series = [trained_losses(run) for run in group.runs]
         climbs = [_largest_rise(one) for one in series if one]
         if climbs:
             rise[group.label] = {"mean": number(statistics.fmean(climbs)), "seeds": [number(c) for c in climbs]}
-        if group.method == "local":
+        if group.method == BASELINE:
             continue
         pairs = [(one, local.get(_data_key(run))) for one, run in zip(series, group.runs, strict=True)]
         differences = [{n: v - other[n] for n, v in one.items() if n in other} for one, other in pairs if other]

@@ -2,30 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import FedL2GError
-from fedl2g.report.collect import Run, cached_dataset, number
+from fedl2g.report.collect import Group, Run, cached_dataset, number
 
 if TYPE_CHECKING:
     import torch
 
     from fedl2g.engines.host import Host
+    from fedl2g.payload import Payload
 
 MOST_FEATURES = 400
 MOST_CLASSES = 20  # more colours than this cannot be told apart; the classes with the most samples are shown
+FEWEST_POINTS = 8
+BATCH = 250
+
+
+@dataclass(frozen=True)
+class _Vectors:
+    """What is drawn, before it is laid into the plane; owners are (class, client)."""
+
+    round: int
+    space: str
+    class_names: tuple[str, ...]
+    sent: Payload
+    features: torch.Tensor
+    feature_owners: list[tuple[int, int]]
+    means: torch.Tensor
+    mean_owners: list[tuple[int, int]]
+
+
+def embeddable(groups: Sequence[Group]) -> list[Group]:
+    """The groups whose clients and server exchange class vectors; those that learn them by guidance first."""
+    known = [(group, group.traits) for group in groups]
+    able = [(group, traits) for group, traits in known if traits is not None and traits.uploads == "class vectors"]
+    return [group for group, traits in sorted(able, key=lambda pair: pair[1].vectors != "guiding gradients")]
 
 
 def embed(run: Run) -> dict[str, Any] | None:
-    """Points (x, y, class, client) of each kind in the plane, from the run's last checkpoint.
+    """Points (x, y, kind, class, client) in the plane, from the run's last checkpoint.
 
     None where there is nothing to draw: no checkpoint, data that is not on this machine, or a method whose server sends
     no class vectors. Networks that are somebody's own code are imported: the run was opened with trust, or names none.
     """
     import torch
-    from safetensors import SafetensorError
+
+    found = _vectors(run)
+    if found is None:
+        return None
+    shown = _largest_classes(found.feature_owners, MOST_CLASSES)
+    parts: dict[str, tuple[torch.Tensor, list[Any]]] = {
+        "guide": (found.sent["rows"], [(int(c), None) for c in found.sent["ids"]]),
+        "mean": (found.means, found.mean_owners),
+        "feature": (found.features, found.feature_owners),
+    }
+    rows, owners, kinds = [], [], []
+    for kind, (vectors, owner) in parts.items():
+        for vector, (label, client) in zip(vectors, owner, strict=True):
+            if label in shown:
+                rows.append(vector.double())
+                owners.append((label, client))
+                kinds.append(kind)
+    if len(rows) < FEWEST_POINTS:
+        return None
+    traits = run.traits
+    guided = traits is not None and traits.vectors == "guiding gradients"
+    return {
+        "round": found.round,
+        "space": found.space,
+        "sent": "guiding vectors" if guided else "the server's class vectors",
+        "classes": sorted(shown),
+        "class_names": list(found.class_names),
+        "points": [
+            [number(float(x), 4), number(float(y), 4), kind, *owner]
+            for (x, y), kind, owner in zip(_plane(torch.stack(rows)), kinds, owners, strict=True)
+        ],
+    }
+
+
+def _plane(points: torch.Tensor) -> Any:
+    """The points in two dimensions, between -1 and 1."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
+
+    perplexity = min(30.0, (len(points) - 1) / 3)
+    with threadpool_limits(1):  # more threads wait for each other longer than they work on so few points
+        plane = TSNE(perplexity=perplexity, init="pca", random_state=0, max_iter=500).fit_transform(points.numpy())
+    return (plane - plane.mean(0)) / max(abs(plane).max(), 1e-9)
+
+
+def _vectors(run: Run) -> _Vectors | None:
+    """What the server of the last checkpoint would send, and what its clients' networks make of their test samples."""
+    import torch
+    from safetensors import SafetensorError
 
     from fedl2g.engines.host import Host
     from fedl2g.methods.registry import get_method
@@ -46,46 +118,17 @@ def embed(run: Run) -> dict[str, Any] | None:
         sent = server.broadcast(checkpoint.round + 1)
         if set(sent) != {"ids", "rows"} or sent["rows"].shape[1] not in (setup.task.feature_dim, setup.task.classes):
             return None
-        column = 0 if sent["rows"].shape[1] == setup.task.feature_dim else 1
-        with one_thread(), torch.no_grad():
-            host = Host(setup, torch.device("cpu"))
-            try:
+        space = "features" if sent["rows"].shape[1] == setup.task.feature_dim else "logits"
+        host = Host(setup, torch.device("cpu"))
+        try:
+            with one_thread(), torch.no_grad():
                 host.restore(checkpoint.path)
-                features, feature_of, means, mean_of = _client_vectors(host, experiment.clients, column)
-            finally:
-                host.close()  # no weights of clients stay behind on the disk
+                of_clients = _client_vectors(host, experiment.clients, 0 if space == "features" else 1)
+        finally:
+            host.close()  # no weights of clients stay behind on the disk
     except (FedL2GError, OSError, KeyError, RuntimeError, SafetensorError):
         return None  # a checkpoint of another version or half deleted: the report is complete without this figure
-    shown = _largest_classes(feature_of, MOST_CLASSES)
-    parts: dict[str, tuple[torch.Tensor, list[Any]]] = {
-        "guide": (sent["rows"], [(int(c), None) for c in sent["ids"]]),
-        "mean": (means, mean_of),
-        "feature": (features, feature_of),
-    }
-    rows, owners, kinds = [], [], []
-    for kind, (vectors, owner) in parts.items():
-        for vector, (label, client) in zip(vectors, owner, strict=True):
-            if label in shown:
-                rows.append(vector.double())
-                owners.append((label, client))
-                kinds.append(kind)
-    if len(rows) < 8:
-        return None
-    points = torch.stack(rows).numpy()
-    perplexity = min(30.0, (len(points) - 1) / 3)
-    with threadpool_limits(1):  # more threads wait for each other longer than they work on so few points
-        plane = TSNE(perplexity=perplexity, init="pca", random_state=0, max_iter=500).fit_transform(points)
-    plane = (plane - plane.mean(0)) / max(abs(plane).max(), 1e-9)
-    return {
-        "round": checkpoint.round,
-        "space": "features" if column == 0 else "logits",
-        "classes": sorted(shown),
-        "class_names": list(dataset.class_names),
-        "points": [
-            [number(float(x), 4), number(float(y), 4), kind, *owner]
-            for (x, y), kind, owner in zip(plane, kinds, owners, strict=True)
-        ],
-    }
+    return _Vectors(checkpoint.round, space, dataset.class_names, sent, *of_clients)
 
 
 def _client_vectors(
@@ -94,24 +137,20 @@ def _client_vectors(
     """Features (or logits) of some test samples of each client, and each client's class means over all of them."""
     import torch
 
-    features, feature_of, means, mean_of = [], [], [], []
+    features, feature_owners, means, mean_owners = [], [], [], []
     for client in range(clients):
         half = host.half(client)
         half.model.eval()
-        test = half.client.test_set
-        vectors, labels = [], []
-        for x, y in test.batches(250):
-            vectors.append(half.model(x)[column])
-            labels.append(y)
-        all_vectors, all_labels = torch.cat(vectors), torch.cat(labels)
-        for label in sorted(set(all_labels.tolist())):
-            means.append(all_vectors[all_labels == label].mean(0))
-            mean_of.append((int(label), client))
-        step = max(1, len(all_labels) * clients // MOST_FEATURES)
-        for index in range(0, len(all_labels), step):
-            features.append(all_vectors[index])
-            feature_of.append((int(all_labels[index]), client))
-    return torch.stack(features), feature_of, torch.stack(means), mean_of
+        batches = [(half.model(x)[column], y) for x, y in half.client.test_set.batches(BATCH)]
+        vectors, labels = torch.cat([v for v, _ in batches]), torch.cat([y for _, y in batches])
+        for label in sorted(set(labels.tolist())):
+            means.append(vectors[labels == label].mean(0))
+            mean_owners.append((int(label), client))
+        step = max(1, len(labels) * clients // MOST_FEATURES)
+        for index in range(0, len(labels), step):
+            features.append(vectors[index])
+            feature_owners.append((int(labels[index]), client))
+    return torch.stack(features), feature_owners, torch.stack(means), mean_owners
 
 
 def _largest_classes(owners: list[tuple[int, int]], most: int) -> set[int]:

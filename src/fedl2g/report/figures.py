@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedl2g.errors import SettingError
+from fedl2g.files import reason_of
+from fedl2g.report.collect import Group, accuracy_series, cost, loss_increase, loss_series
 from fedl2g.round.record import RoundRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from fedl2g.report.collect import Group
 
 FORMATS = (".png", ".pdf", ".svg")
 
@@ -26,8 +26,8 @@ def draw_curves(histories: Mapping[str, Sequence[Sequence[RoundRecord]]], path: 
     figure = new_figure(path, 11, 4.2)
     left, right = figure.subplots(1, 2)
     for label, seeds in histories.items():
-        _band(left, label, [_series(history, "accuracy") for history in seeds])
-        _band(right, label, [_series(history, "loss") for history in seeds])
+        _band(left, label, [accuracy_series(history) for history in seeds])
+        _band(right, label, [loss_series(history) for history in seeds])
     left.set(title="Test accuracy (pooled over clients)", xlabel="round", ylabel="accuracy")
     right.set(title="Original local loss (cross entropy)", xlabel="round", ylabel="loss")
     figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", frameon=False)
@@ -36,8 +36,6 @@ def draw_curves(histories: Mapping[str, Sequence[Sequence[RoundRecord]]], path: 
 
 def draw_loss_increase(groups: Sequence[Group], path: Path) -> Path:
     """The introduction's figure: the loss against local training, and its largest climb during training."""
-    from fedl2g.report.collect import loss_increase
-
     found = loss_increase(groups)
     figure = new_figure(path, 11, 4.2)
     left, right = figure.subplots(1, 2)
@@ -63,8 +61,6 @@ def draw_loss_increase(groups: Sequence[Group], path: Path) -> Path:
 
 def draw_costs(groups: Sequence[Group], path: Path) -> Path:
     """Megabytes and seconds of a round by method, all participants together."""
-    from fedl2g.report.collect import cost
-
     costs = {group.label: cost(group.runs[0]) for group in groups}
     labels = list(costs)
     place = np.arange(len(labels))
@@ -92,13 +88,13 @@ def draw_costs(groups: Sequence[Group], path: Path) -> Path:
 
 def draw_embeddings(groups: Sequence[Group], path: Path) -> Path:
     """t-SNE of what the server sends against the clients' class means and features, a panel for each method."""
-    from fedl2g.report.embedding import embed
+    from fedl2g.report.embedding import embed, embeddable
 
-    found = {group.label: value for group in groups if (value := embed(group.runs[0])) is not None}
+    found = {group.label: value for group in embeddable(groups) if (value := embed(group.runs[0])) is not None}
     if not found:
         raise SettingError(
-            "t-SNE needs a run of fedl2g-l, fedl2g-f, fedproto or feddistill whose checkpoints and dataset are on this "
-            "machine"
+            "t-SNE needs a run of a method whose server sends class vectors (such as fedl2g-f), with its checkpoints "
+            "and its dataset on this machine"
         )
     figure = new_figure(path, 4.6 * len(found), 4.6)
     for axes, (label, value) in zip(np.atleast_1d(figure.subplots(1, len(found))), found.items(), strict=True):
@@ -116,7 +112,7 @@ def _scatter(axes: Axes, label: str, value: Mapping[str, Any]) -> None:
         "mean": {"s": 34, "facecolors": "none", "linewidths": 1.4},
         "guide": {"s": 130, "marker": "*", "edgecolors": "black", "linewidths": 0.7},
     }
-    names = {"feature": "samples", "mean": "clients' class means", "guide": "the server's vectors"}
+    names = {"feature": "samples", "mean": "clients' class means", "guide": value["sent"]}
     for kind, look in looks.items():
         points = [p for p in value["points"] if p[2] == kind]
         colour: dict[str, Any] = {"edgecolors" if kind == "mean" else "c": [tint[p[3]] for p in points]}
@@ -127,7 +123,7 @@ def _scatter(axes: Axes, label: str, value: Mapping[str, Any]) -> None:
 
 def new_figure(path: Path, width: float, height: float) -> Figure:
     """An empty figure for a file; its suffix decides the format."""
-    if path.suffix not in FORMATS:
+    if path.suffix.lower() not in FORMATS:
         raise SettingError(f"cannot draw to {path.name!r}: the name must end in {', '.join(FORMATS)}")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -143,18 +139,17 @@ def save_figure(figure: Figure, path: Path) -> Path:
         if axes.get_xticks().size:
             axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_figure(figure, path)
+
+
+def write_figure(figure: Figure, path: Path, dpi: int = 150) -> Path:
+    """Write the file, as the figure is."""
     try:
-        figure.savefig(path, dpi=150)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=dpi)
     except OSError as error:
-        raise SettingError(f"cannot write {path}: {error.strerror}") from error
+        raise SettingError(f"cannot write {path}: {reason_of(error)}") from error
     return path
-
-
-def _series(history: Sequence[RoundRecord], what: str) -> dict[int, float]:
-    if what == "accuracy":
-        return {r.round: r.accuracy.pooled for r in history if r.accuracy is not None}
-    return {r.round: r.loss for r in history if r.loss is not None}
 
 
 def _band(axes: Axes, label: str, series: Sequence[dict[int, float]]) -> None:

@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fedl2g
 from fedl2g.errors import SettingError
 from fedl2g.files import reason_of, replacing
+from fedl2g.methods.registry import method_names
 from fedl2g.report.collect import (
     Group,
     Run,
@@ -34,6 +35,9 @@ from fedl2g.report.collect import (
     read_runs,
     spent_megabytes,
 )
+
+if TYPE_CHECKING:
+    from fedl2g.methods.base import Traits
 
 MOST_EMBEDDINGS = 4
 MOST_PRESENCE = 12  # pictures of who was there when
@@ -97,14 +101,15 @@ def collect_report(
 def _group(group: Group) -> dict[str, Any]:
     costs = [cost(run) for run in group.runs]
     results = [run.directory.result() for run in group.runs]
-    best = [max(accuracy_series(run).values(), default=float("nan")) for run in group.runs]
-    last = [list(accuracy_series(run).values() or [float("nan")])[-1] for run in group.runs]
+    best = [max(accuracy_series(run.history).values(), default=float("nan")) for run in group.runs]
+    last = [list(accuracy_series(run.history).values() or [float("nan")])[-1] for run in group.runs]
     return {
         "label": group.label,
         "method": group.method,
+        "colour": _colour(group.method),
         "warmup": group.runs[0].warmup_rounds,
-        "accuracy": band([accuracy_series(run) for run in group.runs]),
-        "loss": band([loss_series(run) for run in group.runs]),
+        "accuracy": band([accuracy_series(run.history) for run in group.runs]),
+        "loss": band([loss_series(run.history) for run in group.runs]),
         "bytes": _thin(spent_megabytes(group.runs[0])),
         "spread": [spread for run in group.runs if (spread := client_spread(run)) is not None],
         "cost": {name: _mean([c[name] for c in costs]) for name in costs[0]},
@@ -131,16 +136,23 @@ def _group(group: Group) -> dict[str, Any]:
     }
 
 
+def _colour(method: str) -> int:
+    """The same number for the same method in every report; -1 for one that is not on this machine."""
+    names = method_names()
+    return names.index(method) if method in names else -1
+
+
 def _byte_notes(groups: Sequence[Group]) -> list[str]:
-    """Why the megabytes of these methods are not the paper's."""
-    from fedl2g.paper.catalog import paper_experiment
-
-    sparse = [g.method for g in groups if not {"privacy.clip", "privacy.dense_uploads"} & _given(g.runs[0].settings)]
-    return paper_experiment("cost").notes_on(sparse)
+    """What must be known to read the megabytes of these methods."""
+    notes = [traits.communication_note for group in groups if (traits := group.traits) and not _dense(group, traits)]
+    return list(dict.fromkeys(note for note in notes if note))
 
 
-def _given(settings: dict[str, Any]) -> set[str]:
-    return {name for name, value in settings.items() if value}
+def _dense(group: Group, traits: Traits) -> bool:
+    """Whether its clients send a row for every class, whichever they have: then a note about rows does not hold."""
+    settings = group.runs[0].settings
+    asked = settings.get("privacy.clip") or settings.get("privacy.dense_uploads")
+    return traits.uploads == "class vectors" and bool(asked)
 
 
 def _summary(values: Sequence[float]) -> dict[str, float | None]:
@@ -204,10 +216,10 @@ def _partitions(runs: Sequence[Run], progress: Progress) -> list[dict[str, Any]]
 
 
 def _embeddings(groups: Sequence[Group], progress: Progress) -> list[dict[str, Any]]:
-    from fedl2g.report.embedding import embed
+    from fedl2g.report.embedding import embed, embeddable
 
-    wanted = sorted(groups, key=lambda group: not group.method.startswith("fedl2g"))
     result: list[dict[str, Any]] = []
+    wanted = embeddable(groups)
     for done, group in enumerate(wanted):
         if len(result) == MOST_EMBEDDINGS:
             break

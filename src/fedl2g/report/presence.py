@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
+from fedl2g.report.figures import write_figure
 from fedl2g.round.absence import AWAY, BUSY, DROPPED, LOST, NOT_JOINED
 from fedl2g.round.record import RoundRecord
 
@@ -21,7 +22,7 @@ _KINDS = (
     ("late or still busy", "#f2c14e", (BUSY,)),
     ("refused", "#000000", ()),
 )
-_EITHER = "#76808d"  # can be read on white and on black
+_ON_LIGHT_AND_DARK = "#76808d"
 _NUMBER = {name: number for number, (name, _, _) in enumerate(_KINDS)}
 _REASON = {reason: number for number, (_, _, reasons) in enumerate(_KINDS) for reason in reasons}
 
@@ -46,14 +47,14 @@ def _kind(record: RoundRecord, client: int) -> int:
 
 
 def draw_presence(history: Sequence[RoundRecord], clients: int, target: Path | BytesIO) -> Path | BytesIO:
-    """Draw who was there when: to a file, or into memory for a page (PNG; for light and dark, and without a title)."""
+    """Draw who was there when: to a file, or into memory for a page (a PNG for light and dark pages, untitled)."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
 
     on_a_page = isinstance(target, BytesIO)
-    ink = _EITHER if on_a_page else "black"
+    ink = _ON_LIGHT_AND_DARK if on_a_page else "black"
     grid = presence(history, clients)
     figure = Figure(figsize=(9, min(12.0, 2.0 + 0.2 * clients)), layout="constrained")
     axes = figure.subplots()
@@ -82,6 +83,6 @@ def draw_presence(history: Sequence[RoundRecord], clients: int, target: Path | B
         frameon=False,
     )
     if isinstance(target, Path):
-        target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=150, transparent=on_a_page)
+        return write_figure(figure, target)
+    figure.savefig(target, dpi=150, transparent=True)
     return target

@@ -27,11 +27,10 @@
   }
 
   // The same method has the same colour in every report.
-  const order = ["fedl2g-f", "fedl2g-l", "fedproto", "feddistill", "fml", "fedkd", "fedmrl", "lg-fedavg", "fedgh", "local"];
   const taken = new Set();
   const colours = new Map();
   for (const group of data.groups) {
-    let index = order.indexOf(group.method);
+    let index = group.colour % 12;
     for (let tries = 0; tries < 12 && (index < 0 || taken.has(index)); tries++) index = (index + 1) % 12;
     taken.add(index);
     colours.set(group.label, `var(--c${index})`);
@@ -350,7 +349,7 @@
   }
 
   function embeddingChart(embedding, number) {
-    const what = { guide: embedding.label.startsWith("fedl2g") ? "guiding vectors" : "the server's class vectors", mean: "clients' class means", feature: `${embedding.space} of test samples` };
+    const what = { guide: embedding.sent, mean: "clients' class means", feature: `${embedding.space} of test samples` };
     const { tools, holder } = card("figures", `t-SNE: ${embedding.label}`, `★ ${what.guide}, ○ ${what.mean}, dots: ${what.feature}. Colour is the class. Round ${embedding.round}, seed ${embedding.seed}.`, { id: `embedding-${number}` });
     const off = new Set();
     const kinds = ["feature", "mean", "guide"];
@@ -454,7 +453,7 @@
   if (data.groups.some((g) => g.bytes.x[g.bytes.x.length - 1] > 0)) {
     lineChart("figures", { id: "bytes", title: "Accuracy against megabytes sent", caption: "Up and down, all clients together, first seed.", xLabel: "MB", series: () => data.groups.map((g) => ({ label: g.label, ...g.bytes })), format: accuracy, logX: true, xText: (x) => `${short(x)} MB` });
     barChart("figures", { id: "communication", title: "Communication per round", caption: "Counted from the payloads that crossed: MB of all participants together.", bars: (g) => [{ name: "up", value: g.cost.up_mb ?? 0 }, { name: "down", value: g.cost.down_mb ?? 0, faint: true }], format: short, log: true, logSwitch: true });
-    if (data.byte_notes.length) document.getElementById("communication").append(make("div", { class: "why" }, make("b", {}, "Why these are not the paper's megabytes"), ...data.byte_notes.map((note) => make("p", {}, note))));
+    if (data.byte_notes.length) document.getElementById("communication").append(make("div", { class: "why" }, make("b", {}, "About these megabytes"), ...data.byte_notes.map((note) => make("p", {}, note))));
   }
   barChart("figures", { id: "computation", title: "Computation per round", caption: "Seconds of all participants together on the machine of the run, and of the server.", bars: (g) => [{ name: "s clients", value: g.cost.client_s ?? 0 }].concat(g.cost.warmup_client_s === null ? [] : [{ name: "s clients, warm-up round", value: g.cost.warmup_client_s, faint: true }], [{ name: "s server", value: g.cost.server_s ?? 0, faint: true }]), format: short, logSwitch: true });
   spreadChart();
