@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp
 from torch.nn import functional as F
 
-from fedl2g.setup import Setup
 from fedl2g.models import SplitModel
+from fedl2g.setup import Setup
 
 EVALUATION_BATCH = 250
 AUXILIARY = ("fml", "fedkd", "fedmrl")
@@ -40,16 +40,17 @@ class BareClient:
         return [m for m in (self.model, self.auxiliary, self.extra) if m is not None]
 
 
-def bare_clients(setup: Setup, method: str, layout: torch.memory_format = torch.contiguous_format) -> list[BareClient]:
-    """The clients of a setup, ready to train."""
+def bare_clients(setup: Setup, method: str) -> list[BareClient]:
+    """The clients of a setup, ready to train, each in the memory layout of the setup."""
     task, quiz_size = setup.task, 10 if method.startswith("fedl2g") else 0
     clients = []
     for number in range(setup.experiment.clients):
-        model = task.build(setup.architecture(number), "init", number).to(memory_format=layout)
+        architecture = setup.architecture(number)
+        model, layout = task.build(architecture, "init", number), task.layout(architecture)
 
-        def tensors(indices: Tensor) -> tuple[Tensor, Tensor]:
+        def tensors(indices: Tensor, layout: torch.memory_format = layout) -> tuple[Tensor, Tensor]:
             x = torch.from_numpy(setup.dataset.images[indices.numpy()]).float() / 127.5 - 1
-            return x.contiguous(memory_format=layout), torch.from_numpy(setup.dataset.labels[indices.numpy()])
+            return x.to(memory_format=layout), torch.from_numpy(setup.dataset.labels[indices.numpy()])
 
         train, test = (torch.as_tensor(part[number]) for part in (setup.partition.train, setup.partition.test))
         quiz, study = train[:quiz_size], train[quiz_size:]
@@ -65,7 +66,7 @@ def bare_clients(setup: Setup, method: str, layout: torch.memory_format = torch.
         client.targets = torch.randn(task.classes, width)
         if method in AUXILIARY:
             inner = 128 if method == "fedmrl" else task.feature_dim
-            client.auxiliary = task.build_auxiliary(inner).to(memory_format=layout)
+            client.auxiliary = task.build_auxiliary(inner)
             if method == "fedkd":
                 client.extra = nn.Linear(512, 512, bias=False)
             elif method == "fedmrl":

@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ from timing import Ratio, abreast, interleaved, machine, pause, ratio
 
 from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.base import open_engine
-from fedl2g.setup import Setup
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
@@ -46,7 +44,7 @@ from fedl2g.models.calibration import LAYOUTS, _stepper
 from fedl2g.models.catalog import resolve_models
 from fedl2g.process import keep_freed_memory
 from fedl2g.round.record import RoundRecord
-from fedl2g.setup import settle_layout
+from fedl2g.setup import Setup
 
 RESULTS = Path(__file__).parent / "results"
 METHODS = ("local", "lg-fedavg", "feddistill", "fedproto", "fedl2g-l", "fedl2g-f", "fedgh", "fml", "fedkd", "fedmrl")
@@ -242,7 +240,7 @@ class Bench:
     def naive(self) -> None:
         """A naive engine / ours: by CPU seconds on one thread, then on all cores by the clock on the wall."""
         for method in ("local", "fedl2g-f"):
-            setup = self.setup(method)
+            setup = self.setup(method, layout="contiguous")  # as the naive engine
 
             def ours(setup: Setup = setup) -> Callable[[], None]:
                 return rounds_of(federation_of(setup))
@@ -255,10 +253,9 @@ class Bench:
             self.say("naive", ratio("  A/A: naive / naive", times["again"], times["naive"]))
             cores = os.cpu_count() or 1
             engines = {}
-            for layout in ("contiguous", "auto"):
+            for layout in ("contiguous", "preset"):
                 wanted = self.setup(method, execution={"engine": "workers", "workers": cores}, layout=layout)
-                settled = settle_layout(wanted.experiment, wanted.dataset)
-                engines[layout] = federation_of(replace(wanted, experiment=settled))
+                engines[layout] = federation_of(wanted)
             subjects = {"naive": with_threads(naive(), cores), "again": with_threads(naive(), cores)}
             subjects |= {layout: rounds_of(federation) for layout, federation in engines.items()}
             try:

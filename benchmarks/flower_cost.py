@@ -19,14 +19,16 @@ from typing import Any
 
 from flower_deployment import Deployment
 
-from fedl2g.data import load_dataset, make_partition
 from fedl2g.engines.flower import require_flower
 from fedl2g.engines.host import Host
-from fedl2g.learning.devices import resolve_device
-from fedl2g.setup import Setup
+from fedl2g.engines.inline import InlineEngine
 from fedl2g.experiment import Experiment
+from fedl2g.learning.devices import resolve_device
+from fedl2g.methods.base import Reply
 from fedl2g.methods.registry import get_method, method_names
 from fedl2g.payload import nbytes
+from fedl2g.round.policies import make_policies
+from fedl2g.setup import Setup, prepare
 
 
 def setup(method: str, clients: int = 4, **settings: Any) -> Setup:
@@ -36,9 +38,7 @@ def setup(method: str, clients: int = 4, **settings: Any) -> Setup:
     experiment = Experiment(
         method=options, dataset="digits", samples=400, clients=clients, rounds=5, partition="iid", **settings
     )
-    dataset = load_dataset("digits", samples=400)
-    partition = make_partition("iid", dataset.labels, None, clients=clients, classes=dataset.classes, seed=0)
-    return Setup(experiment, dataset, partition)
+    return prepare(experiment)
 
 
 def wire_bytes(records: Any) -> int:
@@ -71,23 +71,29 @@ def replies(count: int = 2000) -> None:
     for method in ("fedl2g-f", "fml"):
         at = setup(method)
         server = get_method(method).server(at.experiment.method, at.task)
-        reply = Host(at, resolve_device("cpu")).train(0, 1, server.broadcast(1))
+        engine, broadcast = InlineEngine(at), server.broadcast(1)
+        policies = make_policies(at.experiment, server, engine)
+        reply = next(engine.train(1, [0], broadcast, policies.inbox.check))
         records = messages.pack_reply("r" * 16, 1, reply)
         many = count if method == "fedl2g-f" else 200
         before, started = _peak(), time.process_time()
         held = []
         for _ in range(many):
             found = messages.unpack_reply(records, client=0, run="r" * 16, round=1, limit=2**30)
-            server.check(found.payload)
+            policies.inbox.check(found)
             held.append(found)
         read = time.process_time()
-        server.aggregate(1, held)
+        policies.aggregator.combine(1, held, broadcast)
         done = time.process_time()
         print(
             f"{method}: {many} replies of {nbytes(reply.payload):,} bytes: read and check "
-            f"{(read - started) / many * 1e6:.0f} us of CPU each, aggregate {(done - read) / many * 1e6:.0f} us each, "
+            f"{(read - started) / many * 1e6:.0f} us of CPU each, combine {(done - read) / many * 1e6:.0f} us each, "
             f"{(_peak() - before) / many / 1024:.1f} KB of memory each"
         )
+
+
+def accept(reply: Reply) -> None:
+    """The check of replies that are not used."""
 
 
 def _peak() -> int:
@@ -105,13 +111,13 @@ def engines(repeats: int = 5, clients: int = 4, idle_seconds: float = 30.0) -> N
         experiment = Experiment(**{**dict(at.experiment), "execution": {"engine": name, "workers": 2}})
         started = time.perf_counter()
         opened[name] = open_engine(Setup(experiment, at.dataset, at.partition))
-        list(opened[name].train(1, range(clients), broadcast))  # clients are built, processes have loaded torch
+        list(opened[name].train(1, range(clients), broadcast, accept))  # clients are built, processes have loaded torch
         print(f"{name}: started, first round done after {time.perf_counter() - started:.1f} s")
 
     def timed(name: str) -> Callable[[int], float]:
         def train(round: int) -> float:
             started = time.perf_counter()
-            list(opened[name].train(round, range(clients), broadcast))
+            list(opened[name].train(round, range(clients), broadcast, accept))
             return time.perf_counter() - started
 
         return train

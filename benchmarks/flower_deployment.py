@@ -20,7 +20,7 @@ import numpy as np
 
 from fedl2g.setup import Setup
 
-_PATIENCE = 600.0
+_LONGEST_WAIT = 600.0
 _SERVER = """\
 import sys
 
@@ -38,17 +38,17 @@ def main(grid, context):
 
 
 class Deployment:
-    """The processes of a federation with the clients of a site; everything ends with `close`."""
+    """The processes of a federation with the clients of a setup; everything ends with `close`."""
 
-    def __init__(self, site: Site, folder: Path) -> None:
+    def __init__(self, setup: Setup, folder: Path) -> None:
         from fedl2g.deploy.keys import write_key_pair
         from fedl2g.deploy.scaffold import Plan, scaffold
 
         self.folder = folder
-        self.names = tuple(f"site{client}" for client in range(site.experiment.clients))
+        self.names = tuple(f"site{client}" for client in range(setup.experiment.clients))
         self.ports = _free_ports(1 + len(self.names))
-        classes = site.dataset.class_names
-        scaffold(Plan(folder, self.names, classes, site.dataset.image_shape, port=self.ports[0]))
+        classes = setup.dataset.class_names
+        scaffold(Plan(folder, self.names, classes, setup.dataset.image_shape, port=self.ports[0]))
         self.processes: list[subprocess.Popen[bytes]] = []
         self._call("sh", "coordinator/make-certificates.sh")
         _edit(folder / "coordinator" / "experiment.toml", 'name = "fedl2g-f"', 'name = "fedl2g-f"\nwarmup_rounds = 0')
@@ -56,11 +56,11 @@ class Deployment:
         (folder / "app" / "federation_app" / "server.py").write_text(text)
         for client, name in enumerate(self.names):
             at = folder / "sites" / name
-            own = np.concatenate([site.partition.train[client], site.partition.test[client]])
-            images = site.dataset.images[own].transpose(0, 2, 3, 1)
-            np.savez(at / "data.npz", images=images, labels=site.dataset.labels[own], class_names=np.array(classes))
+            own = np.concatenate([setup.partition.train[client], setup.partition.test[client]])
+            images = setup.dataset.images[own].transpose(0, 2, 3, 1)
+            np.savez(at / "data.npz", images=images, labels=setup.dataset.labels[own], class_names=np.array(classes))
             _edit(at / "site.toml", 'data = "data"', 'data = "data.npz"')
-            _edit(at / "site.toml", '"site_code:build_model"', f'"{site.architecture(client)}"')
+            _edit(at / "site.toml", '"site_code:build_model"', f'"{setup.architecture(client)}"')
             (at / "ca.crt").write_bytes((folder / "coordinator" / "certificates" / "ca.crt").read_bytes())
             write_key_pair(at / "node_key")
             _edit(at / "start-supernode.sh", f"--port {9094 + client} ", f"--port {self.ports[1 + client]} ")
@@ -134,19 +134,19 @@ def serve(grid: Any, folder: str) -> None:
     from fedl2g.deploy.server_app import DeploymentEngine
     from fedl2g.methods.registry import get_method
 
-    site = read_coordinator(Path(folder) / "coordinator" / "experiment.toml").site
-    engine = DeploymentEngine(grid, site)
-    method = site.experiment.method
-    broadcast = get_method(method.name).server(method, site.task).broadcast(1)
+    setup = read_coordinator(Path(folder) / "coordinator" / "experiment.toml").setup
+    engine = DeploymentEngine(grid, setup)
+    method = setup.experiment.method
+    broadcast = get_method(method.name).server(method, setup.task).broadcast(1)
     for round in range(1, 1000):
         while not (Path(folder) / f"go-{round}").exists():
             if (Path(folder) / "poll").exists():
                 grid.get_node_ids()
-                time.sleep(engine.patience.poll_seconds)
+                time.sleep(engine.terms.poll_seconds)
             else:
                 time.sleep(0.02)
         started = time.perf_counter()
-        list(engine.train(round, range(site.experiment.clients), broadcast))
+        list(engine.train(round, range(setup.experiment.clients), broadcast, lambda reply: None))
         partial = Path(folder) / "partial.json"
         partial.write_text(json.dumps(time.perf_counter() - started))
         partial.rename(Path(folder) / f"done-{round}.json")
@@ -160,10 +160,10 @@ def _edit(path: Path, old: str, new: str) -> None:
 
 
 def _wait(what: str, ready: Callable[[], bool]) -> None:
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _LONGEST_WAIT
     while not ready():
         if time.monotonic() > end:
-            raise SystemExit(f"waited {_PATIENCE:.0f} s in vain: {what}")
+            raise SystemExit(f"waited {_LONGEST_WAIT:.0f} s in vain: {what}")
         time.sleep(0.02)
 
 

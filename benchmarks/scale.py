@@ -27,9 +27,9 @@ from bench import federation_of, own_caches, rounds_of, take_turns
 from timing import Ratio, abreast, machine, ratio
 
 from fedl2g.data import load_dataset, make_partition
-from fedl2g.setup import Setup
 from fedl2g.experiment import Experiment
 from fedl2g.process import rare_garbage_collection
+from fedl2g.setup import Setup
 
 RESULTS = Path(__file__).parent / "results"
 SAMPLES = 100  # of each client: 75 to train on (7 batches of 10, or 6 and the quiz), 25 to test on

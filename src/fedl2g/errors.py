@@ -38,5 +38,22 @@ class Diverged(FedL2GError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as " Did you mean 'dirichlet'?" for an unknown name, or "" when nothing is close."""
+    close = _closest(name, known)
+    return f" Did you mean {close!r}?" if close else ""
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The same hint inside a sentence, before its last part: "did you mean 'dirichlet'? "."""
+    close = _closest(name, known)
+    return f"did you mean {close!r}? " if close else ""
+
+
+def choices(name: str, known: Iterable[str]) -> str:
+    """How a sentence about an unknown name ends: "did you mean 'dirichlet'? known: iid, dirichlet"."""
+    names = list(known)
+    return f"{suggestion(name, names)}known: {', '.join(names) or 'none'}"
+
+
+def _closest(name: str, known: Iterable[str]) -> str | None:
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    return close[0] if close else None

@@ -1,4 +1,4 @@
-"""How a process computes: with one thread, with rare searches for garbage, with memory that it keeps."""
+"""How a process computes: on which CPU, with one thread, with rare searches for garbage, with memory that it keeps."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import ctypes
 import functools
 import gc
 import os
+import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
 
@@ -49,7 +51,9 @@ def keep_freed_memory() -> bool:
     """Let this process keep up to 1 GB that it has freed, for the next step. True if that was done.
 
     A training step frees its activations and gradients. By default glibc gives such blocks back to the system, which
-    hands them out again, page by page and cleared, in the next step. Who has set up the allocator is left alone.
+    hands them out again, page by page and cleared, in the next step. Measured on an Intel Xeon with batches of ten 32 x
+    32 images, a step without this takes 1.2 times as long for cnn4 and resnet18, and as long for the small networks. An
+    allocator that the user has set up by environment variables is left as it is.
     """
     if not sys.platform.startswith("linux") or any(name in os.environ for name in _ALLOCATOR_SETTINGS):
         return False
@@ -58,3 +62,12 @@ def keep_freed_memory() -> bool:
     except AttributeError:  # a C library without it
         return False
     return bool(mallopt(_M_TRIM_THRESHOLD, 2**30) and mallopt(_M_MMAP_THRESHOLD, 2**25))
+
+
+def cpu_model() -> str:
+    """The name of this machine's CPU, as exactly as the system tells it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "unknown"

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ _IDENTIFIER = r"[^\W\d]\w*"
 _PATTERN = re.compile(
     rf"(?P<module>{_IDENTIFIER}(\.{_IDENTIFIER})*):(?P<name>{_IDENTIFIER})(#(?P<attribute>{_IDENTIFIER}(\.{_IDENTIFIER})*))?"
 )
+_NEVER_CODE = frozenset({"partition"})  # "file:parts" is a file
 _plugins: list[str] = []
 
 
@@ -71,12 +72,23 @@ def load_reference(text: str) -> Any:
 
 
 def references_in(settings: Mapping[str, Any]) -> list[str]:
-    """The references that the settings of an experiment name: its method, dataset and models."""
-    method, models = settings.get("method", ""), settings.get("models", "")
-    named = [method.get("name", "") if isinstance(method, Mapping) else method, settings.get("dataset", "")]
-    named += models.split(",") if isinstance(models, str) else models if isinstance(models, list | tuple) else []
-    texts = [text.strip() for text in named if isinstance(text, str)]
+    """The references in the settings of an experiment, wherever they stand: whatever is imported by name, now or later,
+    is among them. Nothing is imported to find out.
+    """
+    texts = (text for key, value in settings.items() if key not in _NEVER_CODE for text in _texts(value))
     return list(dict.fromkeys(text for text in texts if is_reference(text)))
+
+
+def _texts(value: object) -> Iterator[str]:
+    """The words of a setting: lists may be nested, or written with commas."""
+    values = [value]
+    for one in values:  # grows as tables and lists are opened
+        if isinstance(one, str):
+            yield from (text.strip() for text in one.split(","))
+        elif isinstance(one, Mapping):
+            values.extend(one.values())
+        elif isinstance(one, Iterable) and not isinstance(one, bytes | bytearray):
+            values.extend(one)
 
 
 def require_trust(references: Iterable[str], source: Path | str, *, trust: bool) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from fedl2g.errors import SettingError, nearest
+from fedl2g.errors import SettingError, choices
 from fedl2g.references import is_reference, load_reference
 
 if TYPE_CHECKING:
@@ -52,22 +52,35 @@ class Registry(Generic[T]):
         installed = sorted(point.name for point in entry_points(group=self.group))
         return tuple(dict.fromkeys([*self._built_in, *sorted(self._registered), *installed]))
 
+    def check(self, name: str) -> str:
+        """The name, if it can be given; an unknown one is an error that says the nearest. Nothing is imported."""
+        known = name in self._built_in or name in self._registered or is_reference(name)
+        if not known and name not in (names := self.names()):  # looks through all installed packages: last
+            raise SettingError(f"{self.kind}: {name!r} is not known; {choices(name, names)}")
+        return name
+
     def get(self, name: str) -> T:
         """The thing of that name; an unknown name is an error that says the nearest known one."""
         if is_reference(name):
             return cast(T, load_reference(name))
         if name not in self._registered:
+            self.check(name)
             if name in self._built_in:
                 importlib.import_module(self._built_in[name])
             else:
-                for point in entry_points(group=self.group, name=name):
-                    point.load()
+                self._load_installed(name)
         if name not in self._registered:
-            known = self.names()
-            raise SettingError(
-                f"{self.kind}: {name!r} is not known; choose one of {', '.join(known)}.{nearest(name, known)}"
-            )
+            raise SettingError(f"{self.kind}: {name!r} is not registered by the module that is named for it")
         return self._registered[name][1]
+
+    def _load_installed(self, name: str) -> None:
+        for point in entry_points(group=self.group, name=name):
+            try:
+                point.load()
+            except Exception as error:  # somebody else's package may fail to import in any way
+                raise SettingError(
+                    f"{self.kind}: {name!r} cannot be imported from {point.value} ({type(error).__name__}: {error})"
+                ) from error
 
 
 engines: Registry[OpenEngine] = Registry(
@@ -76,7 +89,7 @@ engines: Registry[OpenEngine] = Registry(
     {
         "inline": "fedl2g.engines.inline",
         "workers": "fedl2g.engines.workers",
-        "flower": "fedl2g.engines.flower.simulation",
+        "flower": "fedl2g.engines.flower",
     },
 )
 samplers: Registry[type[Sampler]] = Registry(

@@ -85,9 +85,9 @@ class Setup:
                 self.task.build(name, "check")
 
 
-def prepare(experiment: Experiment, progress: Progress | None = None) -> Setup:
-    """Load the data, deal it out to the clients and settle the layouts."""
-    dataset = load_data(experiment, progress)
+def prepare(experiment: Experiment, progress: Progress | None = None, data: Dataset | None = None) -> Setup:
+    """Load the data unless they are given, deal them out to the clients and settle the layouts."""
+    dataset = load_data(experiment, progress) if data is None else data
     return Setup(settle_layout(experiment, dataset), dataset, partition_of(experiment, dataset))
 
 
@@ -118,7 +118,7 @@ def settle_layout(experiment: Experiment, dataset: Dataset) -> Experiment:
     if resolve_device(experiment.device).type != "cpu":
         raise SettingError(
             f"layout: auto is measured on the CPU, which says nothing of the device {experiment.device!r}; choose "
-            "contiguous or channels_last"
+            "preset, contiguous or channels_last"
         )
     from fedl2g.models.calibration import faster_layout
 

@@ -36,6 +36,22 @@ NEW = (
     "deploy", "new", "hospitals", "--site", "north", "--site", "south", "--class", "zero", "--class", "one",
     "--image-shape", "3,16,16",
 )  # fmt: skip
+FEDERATION = {
+    "README.md",
+    "app/pyproject.toml",
+    "app/federation_app/__init__.py",
+    "app/federation_app/client.py",
+    "app/federation_app/server.py",
+    "coordinator/experiment.toml",
+    "coordinator/make-certificates.sh",
+    "coordinator/start-superlink.sh",
+    "coordinator/register.sh",
+    "coordinator/run.sh",
+    "coordinator/flwr/config.toml",
+    "coordinator/superlink.service",
+    "coordinator/compose.yaml",
+}
+SITE = {"site.toml", "site_code.py", "make-key.sh", "start-supernode.sh", "supernode.service", "compose.yaml"}
 VERDICTS = ["identity", "data", "labels", "split", "model", "batch", "store", "node key", "certificate", "server"]
 
 
@@ -90,7 +106,7 @@ def verdicts(fedl2g: Any, folder: Path, *options: str) -> tuple[int, dict[str, t
     """Exit code, and for each line what was tried: ok or FAIL, and the detail."""
     found = fedl2g(
         "deploy", "check", str(folder / "sites/north/site.toml"), "--experiment",
-        str(folder / "coordinator/experiment.toml"), *options,
+        str(folder / "coordinator/experiment.toml"), "--trust", *options,
     )  # fmt: skip
     lines = {}
     for line in found.out.splitlines():
@@ -292,13 +308,14 @@ def test_a_new_federation_is_whole(fedl2g: Any, tmp_path: Path) -> None:
     assert said.code == 0
     root = tmp_path / "hospitals"
     files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    assert files == {*FEDERATION, *(f"sites/{site}/{name}" for site in ("north", "south") for name in SITE)}
     assert f"wrote {len(files)} files in hospitals" in said.out
     coordinator = read_coordinator(root / "coordinator" / "experiment.toml")
     assert coordinator.federation.sites == ("north", "south")
     assert coordinator.federation.classes == ("zero", "one")
     assert coordinator.experiment.clients == 2
     for number, name in enumerate(("north", "south")):
-        site = read_site(root / "sites" / name / "site.toml")
+        site = read_site(root / "sites" / name / "site.toml", trust=True)
         assert (site.client_id, site.name) == (number, name)
         assert site.superlink is not None
         assert site.superlink.address == "fl.example.org:9000"
@@ -396,22 +413,22 @@ def test_the_model_of_a_run_is_exported_and_predicts_the_same(fedl2g: Any, tmp_p
     from fedl2g.data import load_dataset
     from fedl2g.engines.host import Host
     from fedl2g.learning.devices import resolve_device
-    from fedl2g.setup import Setup
     from fedl2g.runs.directory import RunDirectory
+    from fedl2g.setup import Setup
 
     assert fedl2g("run", *TINY, "--method", "fedmrl", "--set", "execution.checkpoint_every=1", "--out", "run").code == 0
     assert fedl2g("export", "run", "--client", "1", "--out", "model").code == 0
     directory = RunDirectory.open(tmp_path / "run")
     experiment = directory.experiment()
     dataset = load_dataset(experiment.dataset, samples=experiment.samples)
-    host = Host(Site(experiment, dataset, directory.partition()), resolve_device("cpu"))
+    host = Host(Setup(experiment, dataset, directory.partition()), resolve_device("cpu"))
     host.load_state(1, safetensors.torch.load_file("run/checkpoints/round-000002/client-000001.safetensors"))
     images = torch.from_numpy(dataset.images[:20]).float()
     about = same_predictions(Path("model"), host.half(1).model, images)
     assert (about["architecture"], about["round"], about["client"]) == ("small_cnn", 2, 1)
     assert about["classes"] == list(dataset.class_names)
     for arguments, sentence in (
-        (("run",), "name the client with --client 0"),
+        (("run",), "name the client, --client 0"),
         (("run", "--client", "9"), "numbered 0 to 2"),
         (("nowhere.toml",), "cannot read nowhere.toml"),
     ):
@@ -422,21 +439,22 @@ def test_the_model_of_a_run_is_exported_and_predicts_the_same(fedl2g: Any, tmp_p
 
 def test_the_model_of_a_site_is_exported_and_predicts_the_same(fedl2g: Any, hospitals: Path) -> None:
     north = hospitals / "sites" / "north"
-    nothing = fedl2g("export", str(north / "site.toml"), "--out", "model")
+    nothing = fedl2g("export", str(north / "site.toml"), "--trust", "--out", "model")
     assert (nothing.code, "its runs: none" in nothing.sentence) == (2, True)
-    file, coordinator = read_site(north / "site.toml"), read_coordinator(hospitals / "coordinator/experiment.toml")
+    file = read_site(north / "site.toml", trust=True)
+    coordinator = read_coordinator(hospitals / "coordinator/experiment.toml")
     experiment, table = coordinator.experiment, coordinator.federation
-    server = get_method(experiment.method.name).server(experiment.method, coordinator.site.task)
+    server = get_method(experiment.method.name).server(experiment.method, coordinator.setup.task)
     request = Request("run1", experiment, table.classes, table.image_shape, 60, server.broadcast(60))
     node = make_node(file, request)
     assert node.train(request).report.steps > 0
-    assert fedl2g("export", str(north / "site.toml"), "--out", "model").code == 0
+    assert fedl2g("export", str(north / "site.toml"), "--trust", "--out", "model").code == 0
     host = node._host(node._store(request).before(61))
     images = torch.from_numpy(load_data(file, table.classes, table.image_shape).images).float()
     about = same_predictions(Path("model"), host.half(0).model, images)
     assert (about["site"], about["round"], about["run"]) == ("north", 60, "run1")
     assert about["classes"] == ["zero", "one"]
-    other = fedl2g("export", str(north / "site.toml"), "--out", "model", "--run", "run2")
+    other = fedl2g("export", str(north / "site.toml"), "--trust", "--out", "model", "--run", "run2")
     assert (other.code, "its runs: run1" in other.sentence) == (2, True)
 
 

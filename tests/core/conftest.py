@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -17,9 +16,10 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedl2g.data import load_dataset, make_partition
-from fedl2g.setup import Setup
 from fedl2g.experiment import Experiment, overlay
+from fedl2g.runs.checkpoint import newest
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.setup import Setup
 
 TINY: dict[str, Any] = {
     "method": {"name": "fedl2g-f", "warmup_rounds": 1},
@@ -69,12 +69,13 @@ def read_outcome(path: Path) -> dict[str, Any]:
     """All that must be equal, bit for bit, in two runs of one experiment: everything but times and the run's place."""
     run = RunDirectory.open(path)
     result = run.result()
-    newest = sorted(run.checkpoints.glob("round-*"))[-1]
+    checkpoint = newest(run.checkpoints)
+    assert checkpoint is not None
     return {
         "history": [_without_times(record.to_dict()) for record in run.history()],
         "result": None if result is None else _without_times(result.to_dict()),
-        "checkpoint": newest.name,
-        "files": {path.name: path.read_bytes() for path in sorted(newest.glob("*.safetensors"))},
+        "checkpoint": checkpoint.round,
+        "files": {path.name: path.read_bytes() for path in sorted(checkpoint.path.glob("*.safetensors"))},
         "partition": (path / "partition.json").read_bytes(),
     }
 
@@ -94,8 +95,9 @@ def guide_of() -> Callable[[Path], torch.Tensor]:
     """The guiding vectors at the end of a run."""
 
     def read(path: Path) -> torch.Tensor:
-        newest = sorted((path / "checkpoints").glob("round-*"))[-1]
-        return safetensors.torch.load_file(newest / "server.safetensors")["guide"]
+        checkpoint = newest(RunDirectory(path).checkpoints)
+        assert checkpoint is not None
+        return checkpoint.server()["guide"]
 
     return read
 

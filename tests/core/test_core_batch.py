@@ -13,10 +13,11 @@ import pytest
 import torch
 
 import fedl2g
+from fedl2g import setup
 from fedl2g.errors import FedL2GError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.models import calibration
-from fedl2g.runs import runner
+from fedl2g.runs import execute
 from fedl2g.runs.batch import run_all
 from fedl2g.runs.comparison import Comparison
 from fedl2g.runs.directory import RunDirectory, find_runs
@@ -53,7 +54,7 @@ def test_auto_layouts_are_settled_once_for_a_comparison(
 
 
 def test_the_cpu_chooses_no_layout_for_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "resolve_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(setup, "resolve_device", lambda name: torch.device("cuda"))
     with pytest.raises(SettingError, match=r"auto is measured on the CPU.*'cuda'; choose contiguous or channel"):
         fedl2g.run(Experiment(**TINY, layout="auto", device="cuda"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -117,5 +118,5 @@ def test_of_runs_in_processes_of_their_own_one_may_fail(tmp_path: Path, monkeypa
     with pytest.raises(FedL2GError, match="why"):
         dict(run_all(experiments, jobs=2))
     monkeypatch.setattr(subprocess, "run", ends(130))  # one that was interrupted ends the others too
-    with pytest.raises(runner.Interrupted, match="why"):
+    with pytest.raises(execute.Interrupted, match="why"):
         dict(run_all(experiments, jobs=2, failed=failures.__setitem__))

@@ -11,25 +11,35 @@ import pytest
 import torch
 
 import fedl2g
-from fedl2g.engines.base import Evaluation
+from fedl2g.engines.base import Check, Evaluation
 from fedl2g.engines.host import Host
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import Diverged, RunError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.learning.client import Task
-from fedl2g.methods.base import Reply, Report, ServerHalf
-from fedl2g.methods.registry import get_method
+from fedl2g.methods.base import ClientHalf, Combined, Options, Reply, Report, ServerHalf, Traits
+from fedl2g.methods.registry import get_method, register_method
 from fedl2g.payload import Payload, TensorSpec
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.observers import EarlyStop
 
 
+class SumOptions(Options):
+    """Adds up one number from each client."""
+
+    name: str = "sum"
+
+
 class Sum(ServerHalf[Any]):
     """Adds up one number from each client."""
 
-    total = torch.zeros(1)
+    total: torch.Tensor
+
+    def __init__(self, options: SumOptions, task: Task) -> None:
+        super().__init__(options, task)
+        self.register_buffer("total", torch.zeros(1))
 
     def broadcast(self, round: int) -> Payload:
         return {"total": self.total}
@@ -37,22 +47,22 @@ class Sum(ServerHalf[Any]):
     def expected(self) -> dict[str, TensorSpec]:
         return {"number": TensorSpec((1,))}
 
-    def aggregate(self, round: int, replies: list[Reply]) -> None:
-        self.order = [reply.client for reply in replies]
-        self.total = self.total + sum(reply.payload["number"] for reply in replies)
+    def update(self, round: int, combined: Combined) -> None:
+        self.order = [reply.client for reply in combined.replies]
+        self.total = self.total + sum(reply.payload["number"] for reply in combined.replies)
 
     def metrics(self) -> dict[str, float]:
         return {"total": float(self.total)}
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return {"total": self.total}
 
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        self.total = state["total"]
+register_method("sum", options=SumOptions, server=Sum, client=ClientHalf, traits=Traits(raw_replies=True))
 
 
 class Script:
     """An engine whose clients answer and score as the test says; replies come in reverse order."""
+
+    lanes = 1
+    retries = False
 
     def __init__(self, answer: Callable[[int, int], Reply | None], correct: Callable[[int, int], int]) -> None:
         self.answer, self.correct = answer, correct
@@ -60,7 +70,7 @@ class Script:
         self.asked: list[list[int]] = []
         self.evaluated: list[int] = []
 
-    def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply]:
+    def train(self, round: int, participants: Sequence[int], payload: Payload, check: Check) -> Iterator[Reply]:
         self.round = round
         self.asked.append(list(participants))
         for client in reversed(participants):
@@ -88,7 +98,7 @@ def federation_of(
     observers: Sequence[Observer] = (),
     **settings: Any,
 ) -> Federation:
-    experiment = Experiment(**{"method": "local", "clients": 4, "rounds": 3, **settings})
+    experiment = Experiment(**{"method": "sum", "clients": 4, "rounds": 3, **settings})
     server = Sum(experiment.method, Task(3, (1, 8, 8), experiment.seed, experiment.rounds, "small_cnn"))
     return Federation(experiment, server, Script(answer, correct), observers)
 

@@ -14,13 +14,17 @@ from torch.nn import functional as F
 
 from fedl2g import rng
 from fedl2g.engines.host import Host
-from fedl2g.setup import Setup
 from fedl2g.errors import PayloadError, SettingError
 from fedl2g.experiment import Experiment
+from fedl2g.experiment.policies import Aggregation
 from fedl2g.learning.client import Task
 from fedl2g.learning.training import ImageView
-from fedl2g.methods.base import Reply, Report
+from fedl2g.methods.base import Reply, Report, ServerHalf
 from fedl2g.methods.fedl2g import FeatureOptions, FedL2GClient, FedL2GServer, LogitOptions, initial_guide
+from fedl2g.methods.registry import get_method
+from fedl2g.payload import Payload, check_payload
+from fedl2g.round.aggregator import ByRule
+from fedl2g.setup import Setup
 
 TASK = Task(
     classes=3, image_shape=(1, 8, 8), seed=5, rounds=1, auxiliary="small_cnn", feature_dim=2, dtype=torch.float64
@@ -39,24 +43,35 @@ def reply(client: int, rows: dict[int, list[float]], dtype: torch.dtype = torch.
     return Reply(client, payload, Report(samples=10))
 
 
+def update(server: FedL2GServer, round: int, replies: list[Reply]) -> None:
+    """What the federation does with the replies of a round."""
+    combined = ByRule(Aggregation(), get_method("fedl2g-f").traits, server.expected()).combine(round, replies, {})
+    if combined is not None:
+        server.update(round, combined)
+
+
+def check(server: ServerHalf[Any], payload: Payload) -> None:
+    check_payload(payload, server.expected())
+
+
 def test_server_averages_each_class_over_those_who_sent_it() -> None:
     server = server_with([[1.0, 1.0], [7.0, -7.0], [0.0, 2.0]], server_lr=0.5)
-    server.aggregate(1, [reply(0, {0: [1.0, 2.0], 2: [3.0, 4.0]}), reply(1, {0: [3.0, 6.0]})])
+    update(server, 1, [reply(0, {0: [1.0, 2.0], 2: [3.0, 4.0]}), reply(1, {0: [3.0, 6.0]})])
     assert server.guide.tolist() == [[0.0, -1.0], [7.0, -7.0], [-1.5, 0.0]]
     assert server.metrics() == pytest.approx({"guide_step": 0.5 * 45**0.5, "guide_distance": 0.5 * 45**0.5})
 
 
 def test_distance_adds_up_over_rounds() -> None:
     server = server_with([[0.0, 0.0]] * 3, server_lr=1.0)
-    server.aggregate(1, [reply(0, {1: [3.0, 4.0]})])
-    server.aggregate(2, [reply(0, {1: [-3.0, -4.0]})])
+    update(server, 1, [reply(0, {1: [3.0, 4.0]})])
+    update(server, 2, [reply(0, {1: [-3.0, -4.0]})])
     assert server.guide.tolist() == [[0.0, 0.0]] * 3
     assert server.metrics() == {"guide_step": 5.0, "guide_distance": 10.0}
 
 
 def test_server_clips_the_norm_of_the_whole_gradient() -> None:
     server = server_with([[0.0, 0.0]] * 3, server_lr=2.0)
-    server.aggregate(1, [reply(0, {0: [300.0, 0.0], 1: [0.0, 400.0]})])  # norm 500
+    update(server, 1, [reply(0, {0: [300.0, 0.0], 1: [0.0, 400.0]})])  # norm 500
     torch.testing.assert_close(
         server.guide, torch.tensor([[-120.0, 0.0], [0.0, -160.0], [0.0, 0.0]], dtype=torch.float64), rtol=1e-7, atol=0
     )
@@ -65,7 +80,7 @@ def test_server_clips_the_norm_of_the_whole_gradient() -> None:
 
 def test_server_does_not_touch_a_gradient_below_the_limit() -> None:
     server = server_with([[0.0, 0.0]] * 3, server_lr=1.0)
-    server.aggregate(1, [reply(0, {0: [60.0, 79.0]})])  # norm 99.2
+    update(server, 1, [reply(0, {0: [60.0, 79.0]})])  # norm 99.2
     assert server.guide[0].tolist() == [-60.0, -79.0]
 
 
@@ -73,7 +88,7 @@ def test_server_does_not_touch_a_gradient_below_the_limit() -> None:
 def test_rate_zero_keeps_the_guide_bit_for_bit(init: str) -> None:
     server = FedL2GServer(LogitOptions(server_lr=0.0, guide_init=init), TASK)
     before = server.guide.numpy().tobytes()
-    server.aggregate(1, [reply(0, {0: [1.0, -2.0, 0.0]}), reply(1, {2: [500.0, -500.0, 1e300]})])
+    update(server, 1, [reply(0, {0: [1.0, -2.0, 0.0]}), reply(1, {2: [500.0, -500.0, 1e300]})])
     assert server.guide.numpy().tobytes() == before
     assert server.metrics()["guide_distance"] == 0.0
 
@@ -84,8 +99,8 @@ def test_huge_finite_rows_cannot_make_the_guide_infinite() -> None:
     most = torch.finfo(torch.float32).max
     sent = [reply(client, {0: [most, most], 1: [1.0, most]}, torch.float32) for client in range(3)]
     for each in sent:
-        server.check(each.payload)
-    server.aggregate(1, sent)
+        check(server, each.payload)
+    update(server, 1, sent)
     assert bool(torch.isfinite(server.guide).all())
 
 
@@ -109,10 +124,10 @@ def test_guide_starts_as_the_option_says() -> None:
 
 def test_server_state_continues_exactly() -> None:
     first, second = (FedL2GServer(FeatureOptions(server_lr=0.3), TASK) for _ in range(2))
-    first.aggregate(1, [reply(0, {1: [3.0, 4.0]})])
+    update(first, 1, [reply(0, {1: [3.0, 4.0]})])
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     for server in (first, second):
-        server.aggregate(2, [reply(0, {0: [0.1, 0.7]})])
+        update(server, 2, [reply(0, {0: [0.1, 0.7]})])
     assert torch.equal(first.guide, second.guide)
     assert first.metrics() == second.metrics()
 
@@ -122,9 +137,9 @@ def test_server_sends_every_class_and_accepts_only_rows_of_its_width() -> None:
     sent = server.broadcast(1)
     assert sent["ids"].tolist() == [0, 1, 2]
     assert torch.equal(sent["rows"], server.guide)
-    server.check(reply(0, {2: [1.0, 2.0, 3.0]}).payload)
+    check(server, reply(0, {2: [1.0, 2.0, 3.0]}).payload)
     with pytest.raises(PayloadError, match="shape"):
-        server.check(reply(0, {2: [1.0, 2.0]}).payload)
+        check(server, reply(0, {2: [1.0, 2.0]}).payload)
 
 
 # ---- the client
@@ -323,7 +338,7 @@ def test_no_payload_holds_a_tensor_of_the_clients_network(method: str, host_of: 
             model = host.half(client).model
             before = copy.deepcopy(model.state_dict())
             found = host.train(client, round, server.broadcast(round))
-            server.check(found.payload)
+            check(server, found.payload)
             replies.append(found)
             own = [*before.values(), *model.state_dict().values()]
             storages = {tensor.untyped_storage().data_ptr() for tensor in own}
@@ -341,4 +356,5 @@ def test_no_payload_holds_a_tensor_of_the_clients_network(method: str, host_of: 
                 assert found.payload.keys() == {"ids", "rows"}
                 assert rows.shape == (len(ids), width)
                 assert len(ids) <= host.task.batch_size
-        server.aggregate(round, replies)
+        if method != "local":
+            update(server, round, replies)

@@ -12,13 +12,13 @@ import torch
 
 import fedl2g
 from fedl2g.engines.host import Host
-from fedl2g.setup import Setup
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.methods.fedl2g import FedL2GServer
 from fedl2g.methods.registry import method_names
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.setup import Setup
 
 CPU = torch.device("cpu")
 Tiny = Callable[..., Experiment]
@@ -66,13 +66,13 @@ def test_cores_of_the_machine_do_not_matter(
     tiny: Tiny, outcome: Outcome, inline: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = Threads()
-    real = FedL2GServer.aggregate
+    real = FedL2GServer.update
 
-    def aggregate(server: FedL2GServer, *args: Any) -> None:
+    def update(server: FedL2GServer, *args: Any) -> None:
         threads.seen.add(torch.get_num_threads())
         real(server, *args)
 
-    monkeypatch.setattr(FedL2GServer, "aggregate", aggregate)
+    monkeypatch.setattr(FedL2GServer, "update", update)
     torch.set_num_threads(2)
     fedl2g.run(tiny(), tmp_path / "run", [threads])
     assert torch.get_num_threads() == 2

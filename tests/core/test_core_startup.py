@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from fedl2g import rng
-from fedl2g.learning.devices import resolve_device
 from fedl2g.engines.workers import balance
 from fedl2g.errors import SettingError
+from fedl2g.learning.devices import resolve_device
 from fedl2g.methods.registry import get_method, method_names, register_method
 from fedl2g.process import one_thread, rare_garbage_collection
 from fedl2g.references import load_plugin, loaded_plugins

@@ -32,8 +32,8 @@ from fedl2g.methods.base import Reply
 from fedl2g.references import load_plugin
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.execute import Interrupted
 from fedl2g.runs.observers import StopOnInterrupt
-from fedl2g.runs.runner import Interrupted
 
 Tiny = Callable[..., Experiment]
 Outcome = Callable[[Path], dict[str, Any]]
@@ -106,9 +106,7 @@ def run_until_event(toml: str, out: str, fatal: int) -> None:
 
     def watch(event: str, args: tuple[Any, ...]) -> None:
         nonlocal left
-        if event in ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree") and out in str(
-            args[:2]
-        ):
+        if event in TOUCHING and out in str(args[:2]):
             left -= 1
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -146,7 +144,7 @@ def test_killed_at_every_kind_of_file_operation(tiny: Tiny, outcome: Outcome, tm
     assert rounds[0] == -1  # already while the run directory was made
     assert len({number for number in rounds if number > 0}) >= 3  # in several rounds
     assert outcome(out) == outcome(tmp_path / "whole")
-    assert not list(out.glob("checkpoints/.partial*"))
+    assert not list(out.glob("**/.*"))
 
 
 def test_killed_at_random_moments(tiny: Tiny, outcome: Outcome, uninterrupted: dict[str, Any], tmp_path: Path) -> None:
@@ -229,18 +227,17 @@ def test_a_killed_worker_is_noticed_and_the_run_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    real, killed = Federation._accept, []
+    real, killed = WorkersEngine.train, []
 
-    def kill_one(federation: Federation, reply: Reply, record: RoundRecord) -> bool:
-        if record.round == 3 and not killed:  # one client has answered, the others have not
-            engine = federation.engine
-            assert isinstance(engine, WorkersEngine)
-            victim = engine._workers[1 - engine.home[reply.client]]
-            os.kill(victim.process.pid, signal.SIGKILL)
-            killed.append(time.monotonic())
-        return real(federation, reply, record)
+    def kill_one(engine: WorkersEngine, round: int, *args: Any) -> Iterator[Reply]:
+        for reply in real(engine, round, *args):
+            if round == 3 and not killed:  # one client has answered, the others have not
+                victim = engine._workers[1 - engine.home[reply.client]]
+                os.kill(victim.process.pid, signal.SIGKILL)
+                killed.append(time.monotonic())
+            yield reply
 
-    monkeypatch.setattr(Federation, "_accept", kill_one)
+    monkeypatch.setattr(WorkersEngine, "train", kill_one)
     with caplog.at_level(logging.WARNING):
         fedl2g.run(tiny(execution={"engine": "workers", "workers": 2, "checkpoint_every": 2}), tmp_path / "run")
     assert killed

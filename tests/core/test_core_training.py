@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedl2g.learning.client import Client, Task
-from fedl2g.learning.training import ImageView, Update, at_least_two, train, training_batches
+from fedl2g.learning.optimizer import ClippedSGD
+from fedl2g.learning.training import ImageView, at_least_two, train, training_batches
 from fedl2g.models import SplitModel
 
 CPU = torch.device("cpu")
@@ -72,7 +73,7 @@ def test_one_sample_is_repeated_and_more_are_left_alone() -> None:
 def test_a_step_equals_torch_sgd_with_clipped_norm(clip: float, dtype: torch.dtype, close: float) -> None:
     ours = network(dtype)
     theirs = copy.deepcopy(ours)
-    update = Update(ours.parameters(), lr=0.1, clip=clip)
+    stepper = ClippedSGD(ours.parameters(), lr=0.1, clip=clip)
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
     norms = []
     for step in range(5):
@@ -80,7 +81,7 @@ def test_a_step_equals_torch_sgd_with_clipped_norm(clip: float, dtype: torch.dty
         for model in (ours, theirs):
             (20 * F.cross_entropy(model(x)[1], y)).backward()
         norms.append(torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip).item())
-        update.step()
+        stepper.step()
         optimizer.step()
         optimizer.zero_grad()
         assert all(p.grad is None for p in ours.parameters())
@@ -95,10 +96,10 @@ def test_a_step_leaves_frozen_and_unused_parameters_alone(dtype: torch.dtype) ->
     model = network(dtype)
     model.head.bias.requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
-    update = Update(model.parameters(), lr=1.0, clip=1.0)
-    update.step()  # no gradients at all
+    stepper = ClippedSGD(model.parameters(), lr=1.0, clip=1.0)
+    stepper.step()  # no gradients at all
     model.extractor(torch.ones(2, 1, 2, 2, dtype=dtype)).sum().backward()
-    update.step()
+    stepper.step()
     after = model.state_dict()
     assert torch.equal(before["head.bias"], after["head.bias"])
     assert torch.equal(before["head.weight"], after["head.weight"])
@@ -115,7 +116,7 @@ def test_the_loop_equals_plain_pytorch_and_records_cross_entropy_alone() -> None
         cross_entropy = F.cross_entropy(logits, y)
         return cross_entropy + 5 * features.square().mean(), cross_entropy
 
-    log = train(view, loss, [Update(ours.parameters(), 0.1, clip=1.0)], [order, order.flip(0)], 10)
+    log = train(view, loss, [ClippedSGD(ours.parameters(), 0.1, clip=1.0)], [order, order.flip(0)], 10)
 
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
     recorded = []
@@ -146,8 +147,8 @@ def orders_of(client: Client, round: int, monkeypatch: pytest.MonkeyPatch) -> li
     real = ImageView.batch
     with monkeypatch.context() as patch:
         patch.setattr(ImageView, "batch", lambda view, where: seen.append(where.tolist()) or real(view, where))
-        client.fit(round, lambda x, y: (F.cross_entropy(client.model(x)[1], y),) * 2)
-    assert client.log.steps == len(seen)
+        log = client.fit(round, lambda x, y: (F.cross_entropy(client.model(x)[1], y),) * 2)
+    assert log.steps == len(seen)
     return seen
 
 

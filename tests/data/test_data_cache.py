@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedl2g import files
 from fedl2g.data import Dataset, load_dataset
-from fedl2g.data import cache as cache_module
 from fedl2g.data.cache import cache_folder, open_or_build
 from fedl2g.data.dataset import Content
 from fedl2g.errors import DataError
@@ -113,9 +113,10 @@ def test_an_interrupted_build_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         open_or_build("mine", "key", tmp_path, broken)
     assert [path.name for path in tmp_path.iterdir() if path.suffix != ".lock"] == []
-    (tmp_path / "key.building").mkdir()  # what kill -9 leaves
-    (tmp_path / "key.building" / "images.npy").write_bytes(b"half")
+    (tmp_path / ".key.partial-7").mkdir()  # what kill -9 leaves
+    (tmp_path / ".key.partial-7" / "images.npy").write_bytes(b"half")
     assert len(open_or_build("mine", "key", tmp_path, content)) == 6
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".lock") == ["key"]
 
 
 def test_a_source_with_too_few_images_is_refused(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def full(file: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(cache_module, "_sync", full)
+    monkeypatch.setattr(files, "flush", full)
     with pytest.raises(DataError, match="disk is full"):
         open_or_build("mine", "key", tmp_path, content)
 

@@ -5,39 +5,33 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedl2g.data import load_dataset, make_partition
-from fedl2g.engines.flower import messages, simulation
-from fedl2g.engines.flower.engine import Patience
-from fedl2g.setup import Setup
+from fedl2g.engines.flower import messages
+from fedl2g.engines.flower.actor import client_app
+from fedl2g.engines.flower.terms import Terms
 from fedl2g.experiment import Experiment
+from fedl2g.setup import Setup, prepare
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
-QUICK = Patience(poll_seconds=0.005, first_pause=0.01)
+QUICK = Terms(poll_seconds=0.005, first_pause=0.01)  # those of a deployment, in short
 NODE_UNAVAILABLE = 5
 
 
-def tiny_site(**settings: Any) -> Setup:
+def tiny_setup(**settings: Any) -> Setup:
     """Three clients with a tiny share of digits each."""
     execution = settings.pop("execution", {})
     given = {
         "method": {"name": "fedl2g-f", "warmup_rounds": 0}, "dataset": "digits", "samples": 120, "models": "small_cnn",
         "clients": 3, "rounds": 2, "partition": "iid", "execution": {"engine": "flower", **execution}, **settings,
     }  # fmt: skip
-    experiment = Experiment(**given)
-    dataset = load_dataset(experiment.dataset, samples=experiment.samples)
-    partition = make_partition(
-        experiment.partition, dataset.labels, None, clients=experiment.clients, classes=dataset.classes, seed=0
-    )
-    return Setup(experiment, dataset, partition)
+    return prepare(Experiment(**given))
 
 
 class FakeClock:
@@ -82,16 +76,16 @@ class FakeGrid:
     def get_nodes(self) -> list[SimpleNamespace]:
         return [SimpleNamespace(node_id=n, last_activated_at=self.nodes[n].started) for n in self.get_node_ids()]
 
-    def push_messages(self, letters: Iterable[Message]) -> list[str]:
+    def push_messages(self, requests: Iterable[Message]) -> list[str]:
         sent = []
-        for letter in letters:
+        for request in requests:
             name = f"message-{next(self._ids)}"
-            letter.metadata.__dict__["_message_id"] = name
-            node = self.nodes[letter.metadata.dst_node_id]
-            node.received.append(letter.metadata.message_type)
-            reply = Message(Error(NODE_UNAVAILABLE, "gone"), reply_to=letter) if node.gone else node.handle(letter)
+            request.metadata.__dict__["_message_id"] = name
+            node = self.nodes[request.metadata.dst_node_id]
+            node.received.append(request.metadata.message_type)
+            reply = Message(Error(NODE_UNAVAILABLE, "gone"), reply_to=request) if node.gone else node.handle(request)
             if reply is not None:
-                late = 0.0 if letter.metadata.message_type == "query" else node.seconds
+                late = 0.0 if request.metadata.message_type == "query" else node.seconds
                 self.replies[name] = (self.clock.monotonic() + late, reply)
             sent.append(name)
         return sent
@@ -104,21 +98,16 @@ class FakeGrid:
 
 def honest(root: Path, client: int) -> Handler:
     """A node that does what the simulation's nodes do."""
-    context: Any = SimpleNamespace(node_config={"partition-id": client})
-    actions: dict[str, Callable[..., Message]] = {
-        "query": simulation._introduce,
-        "train": partial(simulation._answer, simulation._train, root),
-        "evaluate": partial(simulation._answer, simulation._evaluate, root),
-    }
-    return lambda letter: actions[letter.metadata.message_type](letter, context)
+    app, context = client_app(root), Context(1, 1, {"partition-id": client}, RecordDict(), {})
+    return lambda request: app(request, context)
 
 
 def corrupting(handle: Handler, corrupt: Callable[[RecordDict], None], kind: str = "train") -> Handler:
     """A node whose replies of one kind are corrupted."""
 
-    def answer(letter: Message) -> Message | None:
-        reply = handle(letter)
-        if reply is not None and letter.metadata.message_type == kind:
+    def answer(request: Message) -> Message | None:
+        reply = handle(request)
+        if reply is not None and request.metadata.message_type == kind:
             corrupt(reply.content)
         return reply
 
@@ -127,8 +116,8 @@ def corrupting(handle: Handler, corrupt: Callable[[RecordDict], None], kind: str
 
 def stranger(client: Any) -> Handler:
     """A node that claims to be some client, and answers nothing else."""
-    return lambda letter: (
-        Message(messages.pack_identity(client), reply_to=letter) if letter.metadata.message_type == "query" else None
+    return lambda request: (
+        Message(messages.pack_identity(client), reply_to=request) if request.metadata.message_type == "query" else None
     )
 
 
@@ -137,9 +126,9 @@ class FakeSimulation:
 
     def __init__(self, root: Path, clients: int, clock: FakeClock) -> None:
         self.root = root
-        self.nodes = clients
+        self.workers = clients
         self.error: BaseException | None = None
-        self.grid = FakeGrid({100 + client: FakeNode(honest(root, client)) for client in range(clients)}, clock)
+        self.grid: Any = FakeGrid({100 + client: FakeNode(honest(root, client)) for client in range(clients)}, clock)
 
     def close(self) -> None:
         """Nothing to end."""

@@ -19,15 +19,16 @@ from fedl2g.data import Partition, load_dataset
 from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.deploy.own_site import load_data, own_site
 from fedl2g.deploy.site_file import read_site
-from fedl2g.engines.base import Absence
-from fedl2g.engines.flower.store_files import newest_generation
-from fedl2g.setup import Setup
+from fedl2g.engines.base import Absent, Check
+from fedl2g.engines.flower.store import client_folder, newest_state
 from fedl2g.engines.inline import InlineEngine
+from fedl2g.engines.states import client_file, read_state
 from fedl2g.experiment import Experiment
 from fedl2g.methods.base import Reply
 from fedl2g.payload import Payload
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.runner import run_site
+from fedl2g.setup import Setup
 
 TIMES = ("client_seconds", "server_seconds", "evaluation_seconds")
 Missed = dict[str, dict[str, str]]
@@ -36,24 +37,26 @@ Missed = dict[str, dict[str, str]]
 class LossyEngine(InlineEngine):
     """Clients train, but the replies of some rounds are lost."""
 
-    def __init__(self, setup: Setup, missed: Missed) -> None:
-        super().__init__(setup)
+    def __init__(self, setup: Setup, scratch: Path | None, missed: Missed) -> None:
+        super().__init__(setup, scratch)
         self.missed = missed
 
-    def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply | Absence]:
+    def train(  # type: ignore[override]  # the engine it extends never loses a reply
+        self, round: int, clients: Sequence[int], payload: Payload, check: Check
+    ) -> Iterator[Reply | Absent]:
         lost = self.missed.get(str(round), {})
-        for answer in super().train(round, participants, payload):
+        for answer in super().train(round, clients, payload, check):
             reason = lost.get(str(answer.client))
-            yield answer if reason is None else Absence(answer.client, reason)
+            yield answer if reason is None else Absent(answer.client, reason)
 
 
 def inline_twin(folder: Path, experiment_file: Path, out: Path, missed: Missed) -> None:
-    """The same federation in one process: the sites' pictures side by side, each setup's own split, its own network."""
+    """The same federation in one process: the sites' pictures side by side, each site's own split, its own network."""
     coordinator = read_coordinator(experiment_file)
     table = coordinator.federation
     images, labels, models, train, test = [], [], [], [], []
     for number, name in enumerate(table.sites):
-        file = read_site(folder / "sites" / name / "setup.toml")
+        file = read_site(folder / "sites" / name / "site.toml", trust=True)
         dataset = load_data(file, table.classes, table.image_shape)
         part = own_site(file, coordinator.experiment, dataset).partition
         offset = sum(map(len, labels))
@@ -72,11 +75,11 @@ def inline_twin(folder: Path, experiment_file: Path, out: Path, missed: Missed) 
         **settings, dataset=str(out / "data.npz"), models=",".join(models), execution={"checkpoint_every": 1}
     )
     setup = Setup(experiment, load_dataset(experiment.dataset), Partition(tuple(train), tuple(test)))
-    run_site(setup, out / "run", lambda setup: LossyEngine(setup, missed))
+    run_site(setup, out / "run", lambda setup, scratch: LossyEngine(setup, scratch, missed))
 
 
 def differences(folder: Path, experiment_file: Path, real: Path, twin: Path) -> list[str]:
-    """What differs: records, server state, every setup's model, models that left their sites."""
+    """What differs: records, server state, every site's model, models that left their sites."""
     sites = read_coordinator(experiment_file).federation.sites
     records = [
         [{k: v for k, v in r.to_dict().items() if k not in TIMES} for r in RunDirectory.open(path).history()]
@@ -88,10 +91,10 @@ def differences(folder: Path, experiment_file: Path, real: Path, twin: Path) -> 
     found += [f"server {name}" for name in servers[1] if not torch.equal(servers[0][name], servers[1][name])]
     run: str = json.loads((real / last / "nodes.json").read_text())["run"]
     for number, name in enumerate(sites):
-        _, tensors, _ = newest_generation(folder / "sites" / name / "store" / run / f"client-{number:06d}")
-        expected = safetensors.torch.load_file(twin / last / f"client-{number:06d}.safetensors")
-        found += [f"{name} {k}" for k, t in expected.items() if not torch.equal(tensors[f"state/{k}"], t)]
-    return found + [f"{path} left its setup" for path in sorted(real.rglob("client-*.safetensors"))]
+        _, state, _ = newest_state(client_folder(folder / "sites" / name / "store", run, number))
+        expected = read_state(client_file(twin / last, number))
+        found += [f"{name} {k}" for k, t in expected.items() if not torch.equal(state[k], t)]
+    return found + [f"{path} left its site" for path in sorted(real.rglob("client-*.safetensors"))]
 
 
 def main(folder: Path, experiment: Path, real: Path, missed: Missed) -> list[str]:

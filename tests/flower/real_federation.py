@@ -157,15 +157,15 @@ class RealFederation:
         process.kill()
         process.wait()
 
-    def run(self, name: str, **execution: object) -> Run:
+    def run(self, name: str, **replies: object) -> Run:
         """Start `flwr run` with a run directory of its own; two rounds, unless it goes on."""
         experiment = self.root / "coordinator" / f"{name}.toml"
-        settings = {"minimum_replies": 2, "below_minimum": "wait", **execution}
+        settings = {"minimum": 2, "below_minimum": "wait", **replies}
         lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
         table = (self.root / "coordinator" / "experiment.toml").read_text(encoding="utf-8").split("[federation]")[1]
         experiment.write_text(
             f"rounds = 2\nevaluate_every = 2\npatience = 0\nbatch_size = 10\nclient_lr = 0.01\nseed = 0\n"
-            f'[method]\nname = "fedl2g-f"\nwarmup_rounds = 0\n[execution]\n{lines}\n[federation]{table}'
+            f'[method]\nname = "fedl2g-f"\nwarmup_rounds = 0\n[replies]\n{lines}\n[federation]{table}'
         )
         found = Run(self, experiment, self.root / name)
         found.start()

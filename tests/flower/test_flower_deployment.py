@@ -125,7 +125,7 @@ def test_a_site_slower_than_the_deadline_misses_the_round_and_keeps_what_it_lear
 ) -> None:
     deadline = 20.0 + 10.0 * federation.start_seconds()  # no other site is late, however busy the machine is
     federation.hold("south")
-    run = federation.run("slow", deadline_seconds=deadline, minimum_replies=1)
+    run = federation.run("slow", deadline_seconds=deadline, minimum=1)
     federation.held("south")
     wait("round 1 is over", lambda: 1 in run.rounds(), 3 * deadline)
     federation.release("south")

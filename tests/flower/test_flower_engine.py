@@ -1,10 +1,8 @@
-"""The engine over a grid: deadlines, minimum replies, lost nodes, hostile replies; no Ray, no network."""
+"""The engine over a grid: deadlines, minimum replies, lost nodes, simulated failures; no Ray, no network."""
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,71 +11,23 @@ import torch
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
-from fake_grid import QUICK, FakeClock, FakeNode, FakeSimulation, Handler, corrupting, honest, stranger, tiny_site
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from fake_engine import Open, clients, federation, nothing_usable, train, void
+from fake_grid import FakeClock, FakeGrid, FakeNode, Handler, corrupting, honest, tiny_setup
+from flwr.app import ConfigRecord, Error, Message
 
 from fedl2g.deploy.server_app import DeploymentEngine
-from fedl2g.engines.base import Absence
-from fedl2g.engines.flower import engine as engine_module
-from fedl2g.engines.flower import messages, simulation
+from fedl2g.engines.base import Absent
 from fedl2g.engines.flower.simulation import SimulationEngine
-from fedl2g.setup import Setup
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import Diverged, FedL2GError, RunError
-from fedl2g.federation import Federation
-from fedl2g.methods.base import Reply
+from fedl2g.methods.base import Reply, Trained
 from fedl2g.methods.local import LocalClient
-from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload, to_bytes
 
 
-class OpenEngine(SimulationEngine):
-    """A simulation's engine that treats refusing sites and unusable replies as a deployment does."""
-
-    _refusal = engine_module.GridEngine._refusal
-    _before_asking_again = engine_module.GridEngine._before_asking_again
-    _judge = DeploymentEngine._judge
-    check: Callable[[Reply], None]
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.check = void
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClock]:
-    clock = FakeClock()
-    monkeypatch.setattr(engine_module, "time", clock)
-    yield clock
-    simulation._sites.clear()
-
-
-def open_engine(setup: Setup, tmp_path: Path) -> tuple[OpenEngine, FakeSimulation]:
-    clock: Any = engine_module.time
-    fake = FakeSimulation(tmp_path / "stores", setup.experiment.clients, clock)
-    engine = OpenEngine(fake, setup, owns=False)  # type: ignore[arg-type]
-    engine.patience = QUICK
-    return engine, fake
-
-
-def broadcast(setup: Setup) -> Payload:
-    return get_method(setup.experiment.method.name).server(setup.experiment.method, setup.task).broadcast(1)
-
-
-def federation(setup: Setup, engine: Any) -> Federation:
-    server = get_method(setup.experiment.method.name).server(setup.experiment.method, setup.task)
-    return Federation(setup.experiment, server, engine)
-
-
-def clients(answers: list[Reply | Absence]) -> tuple[list[int], list[int]]:
-    """Who replied and who did not."""
-    replied = sorted(a.client for a in answers if isinstance(a, Reply))
-    return replied, sorted(a.client for a in answers if isinstance(a, Absence))
-
-
-def test_a_run_equals_inline(tmp_path: Path) -> None:
-    setup = tiny_site()
-    engine, _ = open_engine(setup, tmp_path)
+def test_a_run_equals_inline(opened: Open) -> None:
+    setup = tiny_setup()
+    engine, _ = opened(setup)
     ours, theirs = federation(setup, engine), federation(setup, InlineEngine(setup))
     ours.run()
     theirs.run()
@@ -87,18 +37,18 @@ def test_a_run_equals_inline(tmp_path: Path) -> None:
         assert (a.up_bytes, a.down_bytes) == (b.up_bytes, b.down_bytes)
 
 
-def only_class_zero(half: LocalClient, round: int, payload: Payload) -> Payload:
+def only_class_zero(half: LocalClient, round: int, payload: Payload) -> Trained:
     """A method of somebody's own that changes its network, but not by training steps."""
     half.model.head.bias.data[0] += 1e6
-    return {}
+    return Trained({})
 
 
 def test_what_changes_without_training_steps_is_evaluated_and_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalClient, "train", only_class_zero)
-    setup = tiny_site(method="local", rounds=1)
-    engine, _ = open_engine(setup, tmp_path)
+    setup = tiny_setup(method="local", rounds=1)
+    engine, _ = opened(setup)
     runs = [federation(setup, engine), federation(setup, InlineEngine(setup))]
     for number, run in enumerate(runs):
         run.run()
@@ -114,50 +64,50 @@ def test_what_changes_without_training_steps_is_evaluated_and_saved(
         assert len(list(saved.iterdir())) == setup.experiment.clients
 
 
-def test_a_site_slower_than_the_deadline_is_missing_and_the_round_goes_on(tmp_path: Path) -> None:
-    setup = tiny_site(execution={"deadline_seconds": 0.8, "minimum_replies": 2})
-    engine, fake = open_engine(setup, tmp_path)
+def test_a_site_slower_than_the_deadline_is_missing_and_the_round_goes_on(opened: Open) -> None:
+    setup = tiny_setup(replies={"deadline_seconds": 0.8, "minimum": 2})
+    engine, fake = opened(setup)
     fake.grid.nodes[102].seconds = 30
-    answers = list(engine.train(1, [0, 1, 2], broadcast(setup)))
+    answers = train(engine)
     assert clients(answers) == ([0, 1], [2])
-    assert "did not answer in time" in next(a.reason for a in answers if isinstance(a, Absence))
+    assert "did not answer in time" in next(a.reason for a in answers if isinstance(a, Absent))
 
 
-def test_below_the_minimum_wait_waits(tmp_path: Path) -> None:
-    setup = tiny_site(execution={"deadline_seconds": 0.3, "minimum_replies": 3, "below_minimum": "wait"})
-    engine, fake = open_engine(setup, tmp_path)
+def test_below_the_minimum_wait_waits(opened: Open) -> None:
+    setup = tiny_setup(replies={"deadline_seconds": 0.3, "minimum": 3, "below_minimum": "wait"})
+    engine, fake = opened(setup)
     fake.grid.nodes[102].seconds = 1.5
-    assert clients(list(engine.train(1, [0, 1, 2], broadcast(setup)))) == ([0, 1, 2], [])
+    assert clients(train(engine)) == ([0, 1, 2], [])
 
 
-def test_below_the_minimum_skip_uses_no_reply(tmp_path: Path) -> None:
-    setup = tiny_site(execution={"deadline_seconds": 0.5, "minimum_replies": 3, "below_minimum": "skip"}, rounds=1)
-    engine, fake = open_engine(setup, tmp_path)
+def test_below_the_minimum_skip_uses_no_reply(opened: Open) -> None:
+    setup = tiny_setup(replies={"deadline_seconds": 0.5, "minimum": 3, "below_minimum": "skip"}, rounds=1)
+    engine, fake = opened(setup)
     loop = federation(setup, engine)
     before = {name: tensor.clone() for name, tensor in loop.server.state_dict().items()}
-    fake.grid.nodes[102].handle = lambda letter, inner=fake.grid.nodes[102].handle: (
-        None if letter.metadata.message_type == "train" else inner(letter)
+    fake.grid.nodes[102].handle = lambda request, inner=fake.grid.nodes[102].handle: (
+        None if request.metadata.message_type == "train" else inner(request)
     )
     loop.run()
     assert loop.history[1].missing.keys() == {0, 1, 2}
     assert all(torch.equal(before[name], tensor) for name, tensor in loop.server.state_dict().items())
 
 
-def test_below_the_minimum_stop_stops_and_says_what_to_do(tmp_path: Path) -> None:
-    setup = tiny_site(execution={"deadline_seconds": 0.3, "minimum_replies": 3, "below_minimum": "stop"})
-    engine, fake = open_engine(setup, tmp_path)
+def test_below_the_minimum_stop_stops_and_says_what_to_do(opened: Open) -> None:
+    setup = tiny_setup(replies={"deadline_seconds": 0.3, "minimum": 3, "below_minimum": "stop"})
+    engine, fake = opened(setup)
     fake.grid.nodes[102].seconds = 30
     with pytest.raises(RunError, match=r"2 replies, but 3 are needed.*resume"):
-        list(engine.train(1, [0, 1, 2], broadcast(setup)))
+        train(engine)
 
 
-def test_a_lost_node_comes_back_as_another_and_nothing_is_trained_twice(tmp_path: Path) -> None:
-    setup = tiny_site()
-    engine, fake = open_engine(setup, tmp_path)
-    first = {a.client: a for a in engine.train(1, [0, 1, 2], broadcast(setup)) if isinstance(a, Reply)}
+def test_a_lost_node_comes_back_as_another_and_nothing_is_trained_twice(opened: Open) -> None:
+    setup = tiny_setup()
+    engine, fake = opened(setup)
+    first = {a.client: a for a in train(engine) if isinstance(a, Reply)}
     fake.grid.nodes[101].gone = True
     fake.grid.nodes[201] = FakeNode(honest(fake.root, 1))
-    again = {a.client: a for a in engine.train(1, [0, 1, 2], broadcast(setup)) if isinstance(a, Reply)}
+    again = {a.client: a for a in train(engine) if isinstance(a, Reply)}
     assert again.keys() == first.keys()
     assert "train" in fake.grid.nodes[201].received
     for client, reply in again.items():  # from the store: even the seconds are those of the first time
@@ -165,236 +115,100 @@ def test_a_lost_node_comes_back_as_another_and_nothing_is_trained_twice(tmp_path
         assert to_bytes(reply.payload) == to_bytes(first[client].payload)
 
 
-def test_an_error_of_a_node_is_asked_again(tmp_path: Path) -> None:
-    from flwr.app import Error
-
-    setup = tiny_site()
-    engine, fake = open_engine(setup, tmp_path)
+def test_an_error_of_a_node_is_asked_again(opened: Open) -> None:
+    setup = tiny_setup()
+    engine, fake = opened(setup)
     node, failures = fake.grid.nodes[100], [0]
     inner = node.handle
 
-    def crash_twice(letter: Message) -> Message | None:
-        if letter.metadata.message_type == "train" and failures[0] < 2:
+    def crash_twice(request: Message) -> Message | None:
+        if request.metadata.message_type == "train" and failures[0] < 2:
             failures[0] += 1
-            return Message(Error(8, "the process was killed"), reply_to=letter)
-        return inner(letter)
+            return Message(Error(8, "the process was killed"), reply_to=request)
+        return inner(request)
 
     node.handle = crash_twice
-    assert clients(list(engine.train(1, [0, 1, 2], broadcast(setup)))) == ([0, 1, 2], [])
+    assert clients(train(engine)) == ([0, 1, 2], [])
     assert failures == [2]
 
 
-def _payload(records: RecordDict, payload: Payload) -> None:
-    data = to_bytes(payload)
-    records["payload"] = ArrayRecord({"payload": Array("uint8", (len(data),), "safetensors", data)})
-
-
-def _rows(**changes: Any) -> Payload:
-    return {"ids": torch.tensor([0, 1]), "rows": torch.zeros(2, 512)} | changes
-
-
-HOSTILE: dict[str, tuple[Callable[[RecordDict], None], str]] = {
-    "wrong shape": (lambda r: _payload(r, _rows(rows=torch.zeros(2, 7))), "shape"),
-    "NaN": (lambda r: _payload(r, _rows(rows=torch.full((2, 512), float("nan")))), "NaN"),
-    "unknown class ids": (lambda r: _payload(r, _rows(ids=torch.tensor([0, 99]))), "class id"),
-    "unknown entry": (lambda r: _payload(r, _rows(weights=torch.zeros(3))), "unknown entry"),
-    "absurd size": (lambda r: _payload(r, _rows(rows=torch.zeros(2000, 512))), "at most"),
-    "lying about its size": (
-        lambda r: r.update(payload=ArrayRecord({"payload": Array("uint8", (9,), "safetensors", b"1")})),
-        "declared form",
-    ),
-    "no payload at all": (lambda r: r.pop("payload"), "no ArrayRecord"),
-    "bytes that are no payload": (
-        lambda r: r.update(payload=ArrayRecord({"payload": Array("uint8", (4,), "safetensors", b"abcd")})),
-        "not a payload",
-    ),
-    "another client's name": (lambda r: r["about"].update(client=1), "client 1"),
-    "another round": (lambda r: r["about"].update(round=7), "round 7"),
-    "no report": (lambda r: r.pop("report"), "no MetricRecord"),
-    "a negative count": (lambda r: r["report"].update(samples=-1), "samples"),
-    "an infinite loss": (lambda r: r["report"].update(loss=float("inf")), "loss is NaN, infinite or too large"),
-    "a list for a loss": (lambda r: r["report"].update(loss=[1.0]), "loss is not a number"),
-    "negative seconds": (lambda r: r["report"].update(seconds=-1.0), "seconds"),
-    "seconds without end": (lambda r: r["report"].update(seconds=1e300), "seconds"),
-    "a loss without end": (lambda r: r["report"].update(loss=1e300), "loss is NaN, infinite or too large"),
-    "no samples": (lambda r: r["report"].update(samples=0), "without samples"),
-}
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_reply_is_refused_logged_and_the_run_goes_on(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    corrupt, reason = HOSTILE[kind]
-    setup = tiny_site(execution={"maximum_reply_mb": 1.0}, rounds=1)
-    engine, fake = open_engine(setup, tmp_path)
-    fake.grid.nodes[102].handle = corrupting(honest(fake.root, 2), lambda records: void(corrupt(records)))
-    loop = federation(setup, engine)
-    with caplog.at_level(logging.WARNING):
-        loop.run()
-    record = loop.history[1]
-    assert record.refused.keys() == {2}
-    assert reason in record.refused[2]
-    assert record.client_losses.keys() == {0, 1}
-
-
-@pytest.mark.parametrize(
-    ("spoil", "reason"),
-    [
-        (lambda r: r["counts"].update(correct=10**9), "counts 1000000000 correct"),
-        (lambda r: r.update(others=MetricRecord({f"n{i}": 0 for i in range(17)})), "17 further predictors"),
-    ],
-)
-def test_a_hostile_evaluation_is_refused_and_recorded(
-    spoil: Callable[[RecordDict], object], reason: str, tmp_path: Path
-) -> None:
-    setup = tiny_site(rounds=1)
-    engine, fake = open_engine(setup, tmp_path)
-    spoiled = corrupting(honest(fake.root, 2), lambda records: void(spoil(records)), "evaluate")
-    fake.grid.nodes[102].handle = spoiled
-    loop = federation(setup, engine)
-    loop.run()
-    for record in loop.history:
-        assert reason in record.refused[2]
-        assert record.accuracy is not None
-        assert record.accuracy.clients.keys() == {0, 1}
-
-
-def void(_: object) -> None:
-    """For expressions used as statements."""
-
-
-def nothing_usable(fake: FakeSimulation, times: int | None = None) -> None:
-    """All nodes answer with NaN: always, or so many times."""
-    for client, node in enumerate(fake.grid.nodes.values()):
-        left = itertools.count() if times is None else iter(range(times))
-
-        def corrupt(records: RecordDict, left: Iterator[int] = left) -> None:
-            if next(left, None) is not None:
-                HOSTILE["NaN"][0](records)
-
-        node.handle = corrupting(honest(fake.root, client), corrupt)
-
-
-def test_a_round_without_a_usable_reply_waits_and_asks_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    setup = tiny_site(execution={"minimum_replies": 2, "below_minimum": "wait"}, rounds=1)
-    engine, fake = open_engine(setup, tmp_path)
-    nothing_usable(fake, times=2)
-    loop = federation(setup, engine)
-    with caplog.at_level(logging.WARNING):
-        loop.run()
-    assert loop.history[1].client_losses.keys() == {0, 1, 2}
-    assert engine.refused["reply"] == 6
-    waiting = "only 0 of 2 replies can be used; asking again: client 0, client 1, client 2"
-    assert sum(waiting in message for message in caplog.messages) == 2
-
-
-def test_a_round_without_a_usable_reply_is_skipped(tmp_path: Path) -> None:
-    setup = tiny_site(execution={"below_minimum": "skip"}, rounds=2)
-    engine, fake = open_engine(setup, tmp_path)
-    nothing_usable(fake)
-    loop = federation(setup, engine)
-    before = {name: tensor.clone() for name, tensor in loop.server.state_dict().items()}
-    loop.run()
-    assert [record.refused.keys() for record in loop.history[1:]] == [{0, 1, 2}, {0, 1, 2}]
-    assert all(torch.equal(before[name], tensor) for name, tensor in loop.server.state_dict().items())
-
-
-def test_a_round_without_a_usable_reply_stops_the_run(tmp_path: Path) -> None:
-    setup = tiny_site(execution={"below_minimum": "stop"})
-    engine, fake = open_engine(setup, tmp_path)
-    nothing_usable(fake)
-    with pytest.raises(RunError, match=r"0 replies, but 1 are needed.*resume"):
-        federation(setup, engine).run()
-
-
-def test_in_a_simulation_nothing_but_nan_is_divergence(tmp_path: Path) -> None:
-    setup = tiny_site(execution={"below_minimum": "wait"})
-    _, fake = open_engine(setup, tmp_path)
-    simulated = SimulationEngine(fake, setup, owns=False)  # type: ignore[arg-type]
+def test_in_a_simulation_nothing_but_nan_is_divergence(simulated: Open) -> None:
+    setup = tiny_setup(replies={"below_minimum": "wait"})
+    engine, fake = simulated(setup)
     nothing_usable(fake)
     with pytest.raises(Diverged, match="no reply could be used"):
-        federation(setup, simulated).run()
+        federation(setup, engine).run()
 
 
 def restarting(clock: FakeClock, handle: Handler, seconds: float) -> Handler:
     """A node whose actor is being started again for some time, as Ray says it."""
-    return lambda letter: (
-        Message(Error(0, "The actor is restarting"), reply_to=letter) if clock.now < seconds else handle(letter)
+    return lambda request: (
+        Message(Error(0, "The actor is restarting"), reply_to=request) if clock.now < seconds else handle(request)
     )
 
 
 @pytest.mark.parametrize("seconds", [30, 600])
 def test_in_a_simulation_a_restarting_actor_is_waited_for_but_not_forever(
-    seconds: float, tmp_path: Path, clock: FakeClock
+    seconds: float, simulated: Open, clock: FakeClock
 ) -> None:
-    setup = tiny_site(rounds=1)
-    fake = FakeSimulation(tmp_path / "stores", 3, clock)
-    engine = SimulationEngine(fake, setup, owns=False)  # type: ignore[arg-type]
-    assert clients(list(engine.train(1, [0, 1, 2], broadcast(setup)))) == ([0, 1, 2], [])  # all are known
+    setup = tiny_setup(rounds=1)
+    engine, fake = simulated(setup)
+    assert clients(train(engine)) == ([0, 1, 2], [])  # all are known
     node = fake.grid.nodes[101]
     node.handle = restarting(clock, node.handle, seconds)
     if seconds < 60:
-        assert clients(list(engine.train(2, [0, 1, 2], broadcast(setup)))) == ([0, 1, 2], [])
+        assert clients(train(engine, 2)) == ([0, 1, 2], [])
     else:
         with pytest.raises(RunError, match=r"client 1 failed 12 times in a row; .* restarting"):
-            list(engine.train(2, [0, 1, 2], broadcast(setup)))
+            train(engine, 2)
 
 
-def test_when_flower_itself_has_ended_nobody_is_waited_for(tmp_path: Path, clock: FakeClock) -> None:
-    setup = tiny_site()
-    fake = FakeSimulation(tmp_path / "stores", 3, clock)
+def test_when_flower_itself_has_ended_nobody_is_waited_for(simulated: Open, clock: FakeClock) -> None:
+    setup = tiny_setup()
+    engine, fake = simulated(setup)
     fake.grid.nodes.clear()
     fake.error = OSError("no space left")
-    engine = SimulationEngine(fake, setup, owns=False)  # type: ignore[arg-type]
     with pytest.raises(RunError, match="simulation ended: no space left"):
-        list(engine.train(1, [0, 1, 2], broadcast(setup)))
+        train(engine)
     assert clock.now < 1
 
 
-def test_of_a_long_refusal_the_last_words_are_kept() -> None:
-    records = messages.pack_refusal(RunError("x" * 10**6 + " the error"))
-    with pytest.raises(messages.Refused, match=r"x the error$") as refused:
-        messages.unpack_identity(records, 3)
-    assert len(str(refused.value)) < 6000
-
-
-def test_in_a_simulation_a_reply_that_is_too_large_ends_the_run_at_once(tmp_path: Path, clock: FakeClock) -> None:
-    setup = tiny_site(execution={"maximum_reply_mb": 0.001, "below_minimum": "wait"})
-    engine = SimulationEngine(FakeSimulation(tmp_path / "stores", 3, clock), setup, owns=False)  # type: ignore[arg-type]
+def test_in_a_simulation_a_reply_that_is_too_large_ends_the_run_at_once(simulated: Open, clock: FakeClock) -> None:
+    setup = tiny_setup(replies={"maximum_mb": 0.001, "below_minimum": "wait"})
+    engine, _ = simulated(setup)
     with pytest.raises(RunError, match=r"^client 0: .* at most"):
-        list(engine.train(1, [0, 1, 2], broadcast(setup)))
+        train(engine)
     assert clock.now < 1
 
 
 def test_in_a_simulation_a_mistake_in_a_method_ends_the_run_at_once_with_its_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+    simulated: Open, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
-    def mistaken(half: LocalClient, round: int, payload: Payload) -> Payload:
+    def mistaken(half: LocalClient, round: int, payload: Payload) -> Trained:
         raise KeyError("a mistake")
 
     monkeypatch.setattr(LocalClient, "train", mistaken)
-    setup = tiny_site(method={"name": "local"})
-    engine = SimulationEngine(FakeSimulation(tmp_path / "stores", 3, clock), setup, owns=False)  # type: ignore[arg-type]
+    setup = tiny_setup(method={"name": "local"})
+    engine, _ = simulated(setup)
     with pytest.raises(FedL2GError, match=r"(?s)line \d+, in mistaken\n.*KeyError: 'a mistake'$"):
-        list(engine.train(1, [0, 1, 2], {}))
+        list(engine.train(1, [0, 1, 2], {}, void))
     assert clock.now < 1
 
 
 @pytest.mark.parametrize("kind", ["query", "train", "evaluate"])
 def test_a_node_that_was_started_again_unnoticed_is_asked_again(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, opened: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    setup = tiny_site(rounds=1)
-    engine, fake = open_engine(setup, tmp_path)
+    setup = tiny_setup(rounds=1)
+    engine, fake = opened(setup)
     node = fake.grid.nodes[101]
     inner = node.handle
 
-    def forget_once(letter: Message) -> Message | None:
-        if letter.metadata.message_type == kind and node.started == "once":
+    def forget_once(request: Message) -> Message | None:
+        if request.metadata.message_type == kind and node.started == "once":
             node.started = "twice"
             return None
-        return inner(letter)
+        return inner(request)
 
     node.handle = forget_once
     loop = federation(setup, engine)
@@ -408,40 +222,67 @@ def test_a_node_that_was_started_again_unnoticed_is_asked_again(
         assert any("client 1: its node was started again" in message for message in caplog.messages)
 
 
-@pytest.mark.parametrize("claim", [3, -1, 99, "zero", 1.5])
-def test_an_unknown_client_id_is_refused_and_counted(claim: Any, tmp_path: Path) -> None:
-    setup = tiny_site()
-    engine, fake = open_engine(setup, tmp_path)
-    fake.grid.nodes = {7: FakeNode(stranger(claim)), **fake.grid.nodes}
-    assert clients(list(engine.train(1, [0, 1, 2], broadcast(setup)))) == ([0, 1, 2], [])
-    assert engine.refused["node"] == 1
-    assert fake.grid.nodes[7].received == ["query"]
-
-
-def test_of_two_nodes_with_one_client_the_second_is_refused(tmp_path: Path) -> None:
-    setup = tiny_site()
-    engine, fake = open_engine(setup, tmp_path)
-    fake.grid.nodes[900] = FakeNode(stranger(0))
-    assert clients(list(engine.train(1, [0, 1, 2], broadcast(setup)))) == ([0, 1, 2], [])
-    assert engine.refused["node"] == 1
-    assert fake.grid.nodes[900].received == ["query"]
-
-
-def test_a_site_that_refuses_is_missing_with_its_own_words(tmp_path: Path) -> None:
-    setup = tiny_site(rounds=1)
-    engine, fake = open_engine(setup, tmp_path)
+def test_a_site_that_refuses_is_missing_with_its_own_words(opened: Open) -> None:
+    setup = tiny_setup(rounds=1)
+    engine, fake = opened(setup)
     node = fake.grid.nodes[102]
     node.handle = corrupting(node.handle, lambda r: (r.clear(), r.update(refusal=ConfigRecord({"kind": "RunError", "message": "disk full"})))[0])  # fmt: skip  # noqa: E501
     loop = federation(setup, engine)
     loop.run()
-    assert loop.history[1].missing == {2: "the setup does not take part: disk full"}
+    assert loop.history[1].missing == {2: "the site does not take part: disk full"}
 
 
-def test_reports_that_are_no_reports_are_refused() -> None:
-    from fedl2g.errors import PayloadError
+def saved(engine: SimulationEngine, folder: Path) -> list[str]:
+    """The files of a checkpoint."""
+    folder.mkdir()
+    engine.save(folder)
+    return sorted(path.name for path in folder.iterdir())
 
-    records = RecordDict(
-        {"about": ConfigRecord({"client": 0, "run": "a", "round": 1}), "report": MetricRecord({"x": 1})}
+
+def test_clients_that_have_not_moved_are_neither_saved_nor_evaluated_again(opened: Open, tmp_path: Path) -> None:
+    setup = tiny_setup(method={"name": "fedl2g-f", "warmup_rounds": 1})
+    engine, fake = opened(setup)
+    before = engine.evaluate([0, 1, 2], {})
+    assert [answer.report.steps for answer in train(engine)] == [0, 0, 0]
+    assert engine.evaluate([0, 1, 2], {}) == before
+    assert saved(engine, tmp_path / "warm-up") == []
+    assert all(answer.report.steps for answer in train(engine, 2))
+    engine.evaluate([0, 1, 2], {})
+    assert all(node.received.count("evaluate") == 2 for node in fake.grid.nodes.values())
+    assert len(saved(engine, tmp_path / "trained")) == 3
+
+
+def test_a_client_whose_reply_was_refused_has_trained_and_is_saved(simulated: Open, tmp_path: Path) -> None:
+    setup = tiny_setup(replies={"maximum_mb": 0.001, "below_minimum": "skip"})
+    engine, fake = simulated(setup)
+    fake.grid.nodes[102].handle = lambda request, inner=fake.grid.nodes[102].handle: (
+        Message(Error(8, "killed"), reply_to=request) if request.metadata.message_type == "train" else inner(request)
     )
-    with pytest.raises(PayloadError, match="unknown number"):
-        messages.unpack_reply(records, client=0, run="a", round=1, limit=100)
+    with pytest.raises(RunError, match="client 2 failed 12 times"):  # it never trained
+        train(engine)
+    assert saved(engine, tmp_path / "saved") == ["client-000000.safetensors", "client-000001.safetensors"]
+    engine.restore(tmp_path / "saved")
+    assert saved(engine, tmp_path / "again") == ["client-000000.safetensors", "client-000001.safetensors"]
+
+
+def test_a_deployment_retries_and_keeps_no_model(clock: FakeClock, tmp_path: Path) -> None:
+    setup = tiny_setup()
+    grid: Any = FakeGrid({}, clock)
+    engine, other = DeploymentEngine(grid, setup), DeploymentEngine(grid, setup)
+    assert (engine.retries, engine.lanes) == (True, 3)
+    engine.round = 7
+    engine.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["nodes.json"]
+    other.restore(tmp_path)
+    assert (other.run, other.round) == (engine.run, 7)
+    other.restore(None)
+    assert other.run != engine.run
+    assert other.round == 0
+    with pytest.raises(RunError, match="was not written by a deployment"):
+        other.restore(tmp_path / "nowhere")
+
+
+def test_a_simulation_leaves_unusable_replies_to_the_federation(simulated: Open) -> None:
+    engine, _ = simulated(tiny_setup())
+    assert (engine.retries, engine.lanes) == (False, 3)
+    assert isinstance(engine.terms.attempts, int)

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from fedl2g.robustness import availability
 from private_network import run_python, run_script
 
 from fedl2g.methods.registry import method_names
+from fedl2g.round.absence import BUSY, DROPPED, LOST
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
@@ -36,7 +36,7 @@ def test_unstable_hostile_and_private_runs_equal_inline_bit_for_bit(world: str, 
 
 
 def test_the_unstable_run_was_unstable(found: dict[str, list[str]]) -> None:
-    assert set(found["seen"]) >= {"hostile", "late", availability.DROPPED, availability.LOST, availability.BUSY}
+    assert set(found["seen"]) >= {"hostile", "late", DROPPED, LOST, BUSY}
 
 
 @pytest.mark.parametrize("order", ["flower-then-inline", "inline-then-flower"])

@@ -9,16 +9,16 @@ import torch
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
-from fake_grid import tiny_site
+from fake_grid import tiny_setup
 
 from fedl2g.engines.flower.messages import Request, pack_request, unpack_request
 from fedl2g.engines.flower.node import Node
-from fedl2g.engines.flower.store import Generation, Store
+from fedl2g.engines.flower.store import NodeStore, TrainedRound, find_client, newest_state
 from fedl2g.engines.host import Host
-from fedl2g.setup import Setup
-from fedl2g.errors import PayloadError, RunError
+from fedl2g.errors import PayloadError, RunError, SettingError
 from fedl2g.methods.base import Reply
 from fedl2g.methods.registry import get_method
+from fedl2g.setup import Setup
 
 CPU = torch.device("cpu")
 
@@ -31,7 +31,7 @@ def request(setup: Setup, round: int, scale: float = 1.0) -> Request:
 
 @pytest.fixture
 def setup() -> Setup:
-    return tiny_site()
+    return tiny_setup()
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_repeated_request_is_answered_without_training(setup: Setup, tmp_path:
     assert all(torch.equal(first.payload[name], second.payload[name]) for name in first.payload)
 
 
-def test_a_server_that_fell_back_is_served_from_the_second_generation(
+def test_a_server_that_fell_back_is_served_from_the_round_before(
     setup: Setup, tmp_path: Path, trainings: list[int]
 ) -> None:
     node = Node(1, setup, CPU, tmp_path)
@@ -65,7 +65,7 @@ def test_a_server_that_fell_back_is_served_from_the_second_generation(
     node.train(request(setup, 2))
     node.train(request(setup, 3))
     assert trainings == [1, 2, 3]
-    assert Store(tmp_path, "run1", setup.experiment.fingerprint, 1).rounds() == [2, 3]
+    assert NodeStore(tmp_path, "run1", setup.experiment.fingerprint, 1).rounds() == [2, 3]
 
 
 def test_another_request_for_a_trained_round_starts_from_the_state_before_it(
@@ -97,29 +97,50 @@ def test_evaluation_uses_the_state_after_the_round_asked_for(setup: Setup, tmp_p
     assert node.evaluate(request(setup, 1)) == after_one
 
 
-def test_a_killed_writer_leaves_the_generation_before(
-    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = Store(tmp_path, "run1", "f", 0)
-    store.add(Generation(1, {"w": torch.ones(2)}, None))
-    monkeypatch.setattr(
-        "fedl2g.engines.flower.store._flush", lambda path: (_ for _ in ()).throw(OSError(28, "No space"))
-    )
+def test_a_killed_writer_leaves_the_round_before(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = NodeStore(tmp_path, "run1", "f", 0)
+    store.add(TrainedRound(1, {"w": torch.ones(2)}, None))
+    monkeypatch.setattr("fedl2g.files.flush", lambda path: (_ for _ in ()).throw(OSError(28, "No space")))
     with pytest.raises(RunError, match="No space"):
-        store.add(Generation(2, {"w": torch.zeros(2)}, None))
+        store.add(TrainedRound(2, {"w": torch.zeros(2)}, None))
     assert store.rounds() == [1]
     assert torch.equal(store.read(1).state["w"], torch.ones(2))
 
 
 def test_damage_and_foreign_files_are_refused(tmp_path: Path) -> None:
-    store = Store(tmp_path, "run1", "f", 0)
-    store.add(Generation(1, {"w": torch.ones(2)}, None))
+    store = NodeStore(tmp_path, "run1", "f", 0)
+    store.add(TrainedRound(1, {"w": torch.ones(2)}, None))
     with pytest.raises(RunError, match="another experiment"):
-        Store(tmp_path, "run1", "g", 0).read(1)
+        NodeStore(tmp_path, "run1", "g", 0).read(1)
     path = next(store.directory.glob("*.safetensors"))
-    path.write_bytes(path.read_bytes()[:40])
+    whole = path.read_bytes()
+    for place in (-1, whole.index(b'"run1"') + 1):  # a weight, and a word about them
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        for read in (lambda: store.read(1), lambda: newest_state(store.directory)):
+            with pytest.raises(RunError, match="not as it was written"):
+                read()
+    path.write_bytes(whole)
+    assert torch.equal(newest_state(store.directory)[1]["w"], torch.ones(2))
+    path.write_bytes(whole[:40])
     with pytest.raises(RunError, match="cannot be read"):
         store.read(1)
+
+
+def test_rounds_are_numbers_and_leftovers_are_swept(tmp_path: Path) -> None:
+    store = NodeStore(tmp_path, "run1", "f", 0)
+    for number in (999_999, 1_000_000):
+        store.add(TrainedRound(number, {"w": torch.full((1,), number)}, None))
+    (store.directory / ".round-000001.safetensors.partial-7").write_bytes(b"half")  # of a process that was killed
+    with store.lock():
+        assert store.rounds() == [999_999, 1_000_000]
+    assert sorted(p.name for p in store.directory.glob(".*")) == []
+    assert newest_state(find_client(tmp_path, 0))[0] == 1_000_000
+    with pytest.raises(SettingError, match="its runs: run1"):
+        find_client(tmp_path, 0, "run2")
+    with pytest.raises(SettingError, match="its runs: none"):
+        find_client(tmp_path, 1)
 
 
 def test_requests_cross_whole_and_strange_ones_are_refused(setup: Setup) -> None:

@@ -20,7 +20,7 @@ import torch
 from fuzz_helpers import Fuzz, replaced, spoiled_text, strange
 
 from fedl2g.data import Partition
-from fedl2g.engines.base import Evaluation
+from fedl2g.engines.base import Check, Evaluation, Rejected
 from fedl2g.errors import FedL2GError, RunError
 from fedl2g.experiment import Experiment, parse_override
 from fedl2g.federation import Federation
@@ -178,6 +178,7 @@ def test_run_directories(tmp_path: Path) -> None:
     result = RunResult("m", 0, "finished", 5, 0.5, 3, 0.4, 0.4, 0.1, 1.0, {}, 0.1, 0.1, 1.0, 1.0, "here").to_dict()
     partition = {"train": [[0, 1], [2]], "test": [[3], [4, 5]]}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(RECORD.to_dict()))
+    (tmp_path / "experiment.toml").write_text(tomli_w.dumps(SETTINGS))
     for _ in range(1200):
         files = {"run.json": about, "result.json": result, "partition.json": partition}
         spoiled = draw.choice(sorted(files))
@@ -209,12 +210,15 @@ def _sound_look(found: tuple[Any, ...]) -> bool:
 class Puppets:
     """An engine without clients."""
 
-    def train(self, round: int, participants: Sequence[int], payload: Payload) -> Iterator[Reply]:
-        for client in participants:
+    lanes = 1
+    retries = False
+
+    def train(self, round: int, clients: Sequence[int], payload: Payload, check: Check) -> Iterator[Reply]:
+        for client in clients:
             rows = torch.full((1, 2), float(client))
             yield Reply(client, {"ids": torch.tensor([0]), "rows": rows}, Report(5, 1, 0.5, 1.0))
 
-    def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation]:
+    def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation | Rejected]:
         return [Evaluation(client, 10, 5, {}) for client in clients]
 
     def save(self, directory: Path) -> None: ...
@@ -243,7 +247,7 @@ def test_checkpoints(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write_checkpoint(tmp_path, federation)
     state_file, server_file = path / "state.json", path / "server.safetensors"
     sealed, tensors = json.loads(state_file.read_text()), safetensors.torch.load_file(server_file)
-    assert any(name.startswith("late/") for name in tensors)
+    assert any(name.startswith("availability.late.") for name in tensors)
     data = server_file.read_bytes()
 
     def restore() -> Federation:
@@ -280,7 +284,9 @@ def test_checkpoints(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         else:
             changed = {**tensors}
             name = draw.choice(sorted(changed))
-            changed[draw.choice([name, "extra", "late/7/rows", "late/x/rows"])] = draw.choice(
+            changed[
+                draw.choice([name, "extra", "availability.late.7.rows", "availability.late.x.rows", "availability.x"])
+            ] = draw.choice(
                 [torch.zeros(2, 3), torch.full_like(tensors[name].float(), math.nan), torch.zeros((), dtype=torch.int8)]
             )
             if draw.random() < 0.3:
@@ -312,7 +318,7 @@ def test_forged_late_replies_are_noticed_when_they_are_read(
     federation.run()
     path = write_checkpoint(tmp_path, federation)
     state = json.loads((path / "state.json").read_text())["state"]
-    late = state["values"]["late"][0]
+    late = state["values"]["policies"]["availability"]["late"][0]
     (late["report"] if place == "report" else late)[name] = value
     _seal(path / "state.json", state)
     with pytest.raises(RunError, match=r"every checkpoint in .* is damaged"):
@@ -326,7 +332,7 @@ def _seal(path: Path, state: Any) -> None:
 def _usable(found: Federation) -> bool:
     """Other numbers than ours, but of the right kinds: the run can go on from them."""
     with suppress(FedL2GError):  # it does go on, or says what is wrong
-        found._play(found.round + 1)
+        found._play(found.round + 1, [0, 1, 2, 3])
     finite = all(bool(torch.isfinite(t).all()) for t in found.server.state_dict().values())
     return finite and found.server.state_dict()["vectors"].shape == (2, 2) and all(map(_typed, found.history))
 

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedl2g.experiment.policies import Aggregation
 from fedl2g.learning.client import Client, Task
 from fedl2g.learning.training import ImageView
-from fedl2g.methods.base import ClientHalf, Reply, Report, ServerHalf
+from fedl2g.methods.base import ClientHalf, Reply, Report, ServerHalf, Traits
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
 from fedl2g.rng import torch_stream
+from fedl2g.round.aggregator import ByRule
 
 CLASSES, FEATURES, BATCH, EPOCHS, LR, SEED = 4, 6, 3, 2, 0.05, 11
 LABELS = ([0, 1, 1, 0, 1, 0, 1], [1, 2, 2, 1, 2], [0, 2])  # by client; class 3 exists nowhere
@@ -44,6 +46,7 @@ ARCHITECTURES = ("method_helpers:tiny_conv", "method_helpers:tiny_dense")
 class World:
     """The two halves of a method with three clients, played by hand."""
 
+    traits: Traits
     server: ServerHalf[Any]
     halves: list[ClientHalf[Any]]
     uploads: list[Payload] = field(default_factory=list)
@@ -54,22 +57,26 @@ class World:
         self.uploads = []
         for half in self.halves:
             half.check(payload)
-            self.uploads.append(half.train(round, payload))
-            self.server.check(self.uploads[-1])
-        self.server.aggregate(
-            round,
-            [
-                Reply(half.client.id, upload, Report(len(half.client.train_set)))
-                for half, upload in zip(self.halves, self.uploads, strict=True)
-            ],
-        )
+            self.uploads.append(half.train(round, payload).payload)
+            self.check(self.uploads[-1])
+        replies = [
+            Reply(half.client.id, upload, Report(len(half.client.train_set)))
+            for half, upload in zip(self.halves, self.uploads, strict=True)
+        ]
+        combined = ByRule(Aggregation(), self.traits, self.server.expected()).combine(round, replies, payload)
+        if combined is not None:
+            self.server.update(round, combined)
+
+    def check(self, upload: Payload) -> None:
+        """Refuse an upload that cannot be used, as the federation does."""
+        self.traits.codec.check(upload, self.server.expected())
 
     def predictions(self, round: int, x: Tensor) -> list[Tensor]:
         """Every client's scores after a round."""
         payload = self.server.broadcast(round + 1)
         scores = []
         for half in self.halves:
-            if half.predicts_with_broadcast:
+            if self.traits.predicts_with_broadcast:
                 half.check(payload)
                 half.receive(payload)
             half.model.eval()
@@ -108,7 +115,7 @@ def make_world(method: str, models: tuple[str, ...] = ARCHITECTURES, scale: floa
         for network in networks:
             for parameter in getattr(network, "head", network).parameters():
                 parameter.mul_(scale)
-    return World(server, halves)
+    return World(known.traits, server, halves)
 
 
 def samples(half: ClientHalf[Any]) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fedl2g.cli import app
 from fedl2g.errors import SettingError
@@ -179,7 +179,7 @@ def test_choices_of_one_folder_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_a_long_run_is_asked_for_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedl2g.paper import cli
+    from fedl2g.cli import paper_run
     from fedl2g.runs import estimate
 
     monkeypatch.setattr(estimate, "estimate_seconds", lambda experiment: 30 * 86400.0)
@@ -187,7 +187,7 @@ def test_a_long_run_is_asked_for_on_a_terminal(tmp_path: Path, monkeypatch: pyte
     dry = runner.invoke(app, [*arguments, "--dry-run"])
     assert dry.exit_code == 0
     assert "90.0 days" in dry.output
-    monkeypatch.setattr(cli, "_on_a_terminal", lambda: True)
+    monkeypatch.setattr(paper_run, "on_a_terminal", lambda: True)
     refused = runner.invoke(app, arguments, input="n\n")
     assert refused.exit_code != 0
     assert not list(tmp_path.glob("smoke/cells/*"))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fedl2g.data import load_dataset, make_partition
-from fedl2g.setup import Setup
 from fedl2g.experiment import Experiment
+from fedl2g.setup import Setup
 
 TINY: dict[str, Any] = {
     "method": {"name": "fedl2g-f", "warmup_rounds": 0},

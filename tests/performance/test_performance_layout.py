@@ -1,4 +1,4 @@
-"""Memory layouts: chosen by measurement, kept with the run, the same on every engine, never in a file."""
+"""Memory layouts: by a table or by measurement, kept with the run, the same on every engine, never in a file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import torch
 import fedl2g
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import RunError
+from fedl2g.experiment import Experiment, settings
 from fedl2g.federation import Observer
 from fedl2g.models import calibration
+from fedl2g.models.catalog import ARCHITECTURES, CHANNELS_LAST
 from fedl2g.runs.directory import RunDirectory
 
 
@@ -56,6 +58,43 @@ def test_the_layout_changes_last_digits_only_and_no_file(tiny: Any, site_of: Any
         engine.close()
     for name, tensor in states["contiguous"].items():
         torch.testing.assert_close(states["channels_last"][name], tensor, rtol=1e-9, atol=1e-12)
+
+
+def test_the_default_is_the_table_of_the_catalog(tiny: Any) -> None:
+    own = "tests.models:network"
+    experiment = Experiment(models=f"cnn4,resnet18,vit_b_32,{own}")
+    assert experiment.layout == "preset"
+    assert experiment.channels_last == {"cnn4"}
+    assert set(ARCHITECTURES) >= CHANNELS_LAST
+    assert Experiment(models="cnn4", device="cuda").channels_last == {"cnn4"}  # the same experiment on every device
+    assert Experiment(dataset="sites").channels_last == CHANNELS_LAST  # each site names its own architecture
+
+
+def test_the_preset_computes_in_the_layouts_of_the_table(tiny: Any, site_of: Any) -> None:
+    engine = InlineEngine(site_of(tiny(models="small_cnn,resnet18", clients=2)))
+    for client, last in ((0, True), (1, False)):
+        weight = next(p for p in engine.host.half(client).model.parameters() if p.ndim == 4 and p.shape[1] > 1)
+        assert weight.is_contiguous(memory_format=torch.channels_last) == last
+    engine.close()
+
+
+def test_another_table_is_another_experiment_and_equal_layouts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    preset = Experiment(models="cnn4,resnet18")
+    others = [Experiment(models="cnn4,resnet18", layout=name) for name in ("cnn4=channels_last", "contiguous", "auto")]
+    assert [other.fingerprint == preset.fingerprint for other in others] == [True, False, False]
+    assert 'layout = "preset"' in preset.to_toml()  # the file says it, even should the default become another
+    before = preset.fingerprint, Experiment(models="resnet18").fingerprint
+    monkeypatch.setattr(settings, "CHANNELS_LAST", frozenset())
+    assert Experiment(models="cnn4,resnet18").fingerprint not in before
+    assert Experiment(models="resnet18").fingerprint == before[1]  # whom the change does not concern
+
+
+def test_a_run_is_not_continued_with_another_table(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fedl2g.run(tiny(rounds=2, execution={"checkpoint_every": 1}), tmp_path / "run", [StopAfterOne()])
+    monkeypatch.setattr(settings, "CHANNELS_LAST", frozenset())
+    with pytest.raises(RunError, match="another experiment"):
+        fedl2g.resume(tmp_path / "run")
 
 
 def test_auto_is_settled_once_and_stays_with_the_run(

@@ -16,13 +16,14 @@ from torch.nn.functional import cross_entropy
 
 import fedl2g
 from fedl2g.engines.host import Host
-from fedl2g.learning.devices import resolve_device, synchronizer
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.engines.workers import WorkersEngine
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
+from fedl2g.learning.devices import resolve_device, synchronizer
+from fedl2g.learning.optimizer import ClippedSGD
 from fedl2g.learning.profiling import PARTS, Stopwatch, split_round, total_profile
-from fedl2g.learning.training import ImageView, Update, train
+from fedl2g.learning.training import ImageView, train
 from fedl2g.methods.registry import get_method
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
@@ -35,7 +36,9 @@ try:
     main()
 except SystemExit as end:
     assert not end.code, end.code
-heavy = {{"torch", "torchvision", "numba", "sklearn", "matplotlib", "pandas", "pydantic", "flwr"}} & sys.modules.keys()
+heavy = {{"torch", "torchvision", "sklearn", "matplotlib", "pandas", "flwr"}} & sys.modules.keys()
+if sys.argv[-1] != "--help" or len(sys.argv) == 2:  # the options of `run` are made from the fields of a pydantic model
+    heavy |= {{"pydantic"}} & sys.modules.keys()
 assert not heavy, heavy
 """
 
@@ -152,7 +155,7 @@ def test_no_step_waits_for_the_device() -> None:
         return own, own
 
     with pytest.raises(NotImplementedError, match="meta"):  # the mean loss, after the last step
-        train(view, loss, [Update(model.parameters(), 0.1, clip=1.0)], [torch.arange(20)], 5)
+        train(view, loss, [ClippedSGD(model.parameters(), 0.1, clip=1.0)], [torch.arange(20)], 5)
     assert steps == [5, 5, 5, 5]
 
 
@@ -166,8 +169,8 @@ def test_no_step_of_a_method_waits_for_the_device(
     here, there = (Host(setup, torch.device(device)) for device in ("cpu", "meta"))
     replies = [here.train(client, 1, server.broadcast(1)) for client in range(2)]
     server.aggregate(1, replies)  # from now on there are prototypes and mean logits to learn from
-    steps, step = [], Update.step
-    monkeypatch.setattr(Update, "step", lambda update: (steps.append(update), step(update)))
+    steps, step = [], ClippedSGD.step
+    monkeypatch.setattr(ClippedSGD, "step", lambda optimizer: (steps.append(optimizer), step(optimizer)))
     for client in range(2):
         with pytest.raises(NotImplementedError, match="meta"):  # the mean loss, after the last step
             there.train(client, 2, server.broadcast(2))
@@ -209,11 +212,11 @@ def test_a_profile_waits_for_the_device_of_its_host(
             waited.append([*args])
 
     monkeypatch.setattr(torch, "get_device_module", lambda device: Module)
-    wait = _waiter(torch.device(device))
+    wait = synchronizer(torch.device(device))
     assert wait is not None
     wait()
     assert waited == [given]
-    assert _waiter(torch.device("cpu")) is None
+    assert synchronizer(torch.device("cpu")) is None
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import fedl2g
 from fedl2g.cli import app
+from fedl2g.cli.report import FIGURES
 from fedl2g.errors import FedL2GError
 from fedl2g.methods.registry import get_method
-from fedl2g.report.cli import Figure
 from fedl2g.report.collect import group_runs, loss_increase, read_runs
 from fedl2g.report.embedding import embed, embeddable
 from fedl2g.report.page import embed_json, write_report
@@ -106,6 +106,19 @@ def test_groups_are_seeds_and_labels_tell_them_apart(folder: Path) -> None:
         "fedl2g-f, server_lr=0.0": [0],
         "fedl2g-f, server_lr=10.0": [0],
     }
+
+
+def test_a_file_with_all_settings_and_one_with_few_words_are_one_group(tmp_path: Path) -> None:
+    """Files that a run writes hold every setting; one that a person wrote, or cut down, leaves out the defaults."""
+    for seed in (0, 1):
+        experiment = fedl2g.Experiment(method="local", seed=seed, samples=60, clients=2, rounds=1, models="small_cnn")
+        fedl2g.run(experiment, tmp_path / f"s{seed}")
+    words = 'method = "local"\nseed = 1\nsamples = 60\nclients = 2\nrounds = 1\nmodels = "small_cnn"\n'
+    (tmp_path / "s1" / "experiment.toml").write_text(f'{words}sampler = "uniform"\naggregation = "mean"\n')
+    (group,) = group_runs(read_runs([tmp_path]))
+    assert (group.label, [run.seed for run in group.runs]) == ("local", [0, 1])
+    (tmp_path / "s1" / "experiment.toml").write_text(f"{words}[replies]\nminimum = 2\n[execution]\nworkers = 7\n")
+    assert [group.label for group in group_runs(read_runs([tmp_path]))] == ["local", "local, replies.minimum=2"]
 
 
 def test_loss_increase_compares_equal_amounts_of_training(folder: Path) -> None:
@@ -200,11 +213,11 @@ def test_methods_whose_clients_came_and_went_alike_share_a_picture(tmp_path: Pat
 
 
 @pytest.mark.parametrize("suffix", [".pdf", ".svg", ".png"])
-@pytest.mark.parametrize("figure", list(Figure))
-def test_every_figure_is_drawn_in_every_format(figure: Figure, suffix: str, folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("figure", FIGURES)
+def test_every_figure_is_drawn_in_every_format(figure: str, suffix: str, folder: Path, tmp_path: Path) -> None:
     target = tmp_path / f"figure{suffix}"
     runs = [str(folder / "local-s0"), str(folder / "fedl2g-f-10")]
-    result = CliRunner().invoke(app, ["plot", *reversed(runs), "--figure", figure.value, "-o", str(target)])
+    result = CliRunner().invoke(app, ["plot", *reversed(runs), "--figure", figure, "-o", str(target)])
     assert result.exit_code == 0, result.output
     content = target.read_bytes()
     assert content.startswith({".pdf": b"%PDF-", ".svg": b"<?xml", ".png": b"\x89PNG"}[suffix])
@@ -212,7 +225,7 @@ def test_every_figure_is_drawn_in_every_format(figure: Figure, suffix: str, fold
     if suffix == ".svg":  # everything that the figure is about is there: a panel for each part, and marks in it
         drawn = ElementTree.fromstring(content).iter("{http://www.w3.org/2000/svg}g")
         panels = [group for group in drawn if (group.get("id") or "").startswith("axes_")]
-        assert len(panels) == (1 if figure in (Figure.TSNE, Figure.BUBBLES) else 2)
+        assert len(panels) == (1 if figure in ("tsne", "bubbles") else 2)
         assert all(len(list(panel.iter())) > 40 for panel in panels)
 
 

@@ -1,8 +1,8 @@
 """The dataset cache: every dataset is decoded once, then opened as memory-mapped files in no time.
 
-An entry is a folder `KEY/` with images.npy, labels.npy, perhaps domains.npy, and meta.json. It is written to
-`KEY.building/` and moved into place when complete, under a lock, so that neither a crash nor a second process can leave
-a broken entry. An entry that was damaged later is noticed when it is opened, and written again.
+An entry is a folder `KEY/` with images.npy, labels.npy, perhaps domains.npy, and meta.json. It appears whole, under a
+lock, so that neither a crash nor a second process can leave a broken entry. An entry that was damaged later is noticed
+when it is opened, and written again.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from filelock import FileLock
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from fedl2g.data.dataset import DOMAINS_FILE, IMAGES_FILE, LABELS_FILE, META_FILE, Content, Dataset
 from fedl2g.errors import DataError
+from fedl2g.files import remove_leftovers, replacing
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Called with what is being done, how much of it is done, and how much there is (None: unknown)."""
@@ -61,16 +61,10 @@ def open_or_build(
             if (ready := open_whole(folder / key)) is not None:  # another process built it while this one waited
                 return ready
             content = build()
-            building = folder / f"{key}.building"
-            shutil.rmtree(building, ignore_errors=True)  # what a killed process left behind
-            building.mkdir()
-            try:
+            remove_leftovers(folder, key)
+            with replacing(folder / key) as building:
+                building.mkdir()
                 _write(name, content, building, progress)
-                shutil.rmtree(folder / key, ignore_errors=True)
-                os.replace(building, folder / key)
-            finally:
-                shutil.rmtree(building, ignore_errors=True)
-            _sync_folder(folder)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise DataError(
@@ -93,7 +87,7 @@ def open_whole(entry: Path) -> Dataset | None:
 
 
 def _write(name: str, content: Content, building: Path, progress: Progress | None) -> None:
-    """Write all files of an entry and make sure that they are on the disk."""
+    """Write all files of an entry."""
     hashed = hashlib.sha256(repr((content.image_shape, len(content.labels))).encode())
     shape = (len(content.labels), *content.image_shape)
     _write_images(building / IMAGES_FILE, content.images, shape, hashed.update, name, progress)
@@ -106,7 +100,6 @@ def _write(name: str, content: Content, building: Path, progress: Progress | Non
         hashed.update(little_endian.tobytes())
         with open(building / file, "wb") as out:
             np.save(out, little_endian, allow_pickle=False)
-            _sync(out)
         files.append(file)
     meta = {
         "name": name,
@@ -115,10 +108,7 @@ def _write(name: str, content: Content, building: Path, progress: Progress | Non
         "fingerprint": hashed.hexdigest(),
         "file_sizes": {file: (building / file).stat().st_size for file in files},
     }
-    with open(building / META_FILE, "w", encoding="utf-8") as text:
-        json.dump(meta, text, indent=1)
-        _sync(text)
-    _sync_folder(building)
+    (building / META_FILE).write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
 def _write_images(
@@ -141,23 +131,5 @@ def _write_images(
             done += len(batch)
             if progress is not None:
                 progress(f"Reading {name}", done, shape[0])
-        _sync(out)
     if done != shape[0]:
         raise DataError(f"The dataset {name} has {shape[0]} labels but {done} images; its source is damaged.")
-
-
-def _sync(file: IO[Any]) -> None:
-    """Make what was written survive a power cut."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make new names in a folder survive a power cut, where the system can."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -54,7 +54,10 @@ def call_function(name: str) -> dict[str, NDArray[Any]]:
     function = load_reference(name)
     if not callable(function):
         raise DataError(f"dataset: {name} is not a function; expected one that returns (images, labels)")
-    returned = function()
+    try:
+        returned = function()
+    except Exception as error:  # whatever the user's code raises, the name of the function belongs in the message
+        raise DataError(f"dataset: the function {name} failed ({type(error).__name__}: {error})") from error
     if not isinstance(returned, tuple) or len(returned) not in (2, 3):
         raise DataError(f"The dataset function {name} must return (images, labels) or (images, labels, domains).")
     try:

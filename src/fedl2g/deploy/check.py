@@ -10,10 +10,15 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedl2g.deploy.coordinator import Coordinator, read_coordinator
 from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.errors import FedL2GError
+
+if TYPE_CHECKING:
+    from fedl2g.data import Dataset
+    from fedl2g.setup import Setup
 
 _TIMEOUT = 5.0  # seconds for the coordinator to answer
 
@@ -27,10 +32,12 @@ class Verdict:
     detail: str
 
 
-def check_site(site_path: Path, experiment_path: Path, *, offline: bool = False) -> Iterator[Verdict]:
-    """Try everything a site needs; what depends on a failed step is not tried."""
+def check_site(
+    site_path: Path, experiment_path: Path, *, offline: bool = False, trust: bool = False
+) -> Iterator[Verdict]:
+    """Try everything a site needs; what depends on a failed step is not tried. Code in its file is run with `trust`."""
     try:
-        file, coordinator = read_site(site_path), read_coordinator(experiment_path)
+        file, coordinator = read_site(site_path, trust=trust), read_coordinator(experiment_path)
     except FedL2GError as error:
         yield Verdict("files", False, str(error))
         return
@@ -61,7 +68,6 @@ def _identity(file: SiteFile, coordinator: Coordinator) -> Verdict:
 
 def _learning(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
     """Data, labels, split, model, and one batch forward and backward."""
-    from fedl2g.data import Dataset
     from fedl2g.deploy.own_site import load_data, own_site
 
     found: list[Dataset] = []
@@ -80,10 +86,7 @@ def _learning(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
         yield _try("batch", lambda: _batch(file, coordinator, found[0]))
 
 
-def _labels(dataset: object) -> str:
-    from fedl2g.data import Dataset
-
-    assert isinstance(dataset, Dataset)
+def _labels(dataset: Dataset) -> str:
     held = sorted({int(label) for label in dataset.labels})
     if held[0] < 0 or held[-1] >= dataset.classes:
         raise ValueError(f"labels run from {held[0]} to {held[-1]}, but the federation has {dataset.classes} classes")
@@ -92,11 +95,8 @@ def _labels(dataset: object) -> str:
     )
 
 
-def _split(site: object) -> str:
-    from fedl2g.setup import Setup
-
-    assert isinstance(site, Setup)
-    train, test = (sum(map(len, part)) for part in (site.partition.train, site.partition.test))
+def _split(setup: Setup) -> str:
+    train, test = (sum(map(len, part)) for part in (setup.partition.train, setup.partition.test))
     if train < 2 or test < 1:
         raise ValueError(f"{train} samples to train and {test} to test on are too few")
     return f"{train} samples to train on, {test} to test on"
@@ -109,16 +109,14 @@ def _model(file: SiteFile, coordinator: Coordinator) -> str:
     return f"{file.model} builds, {count:,} parameters"
 
 
-def _batch(file: SiteFile, coordinator: Coordinator, dataset: object) -> str:
+def _batch(file: SiteFile, coordinator: Coordinator, dataset: Dataset) -> str:
     import torch
 
-    from fedl2g.data import Dataset
     from fedl2g.deploy.own_site import own_site
     from fedl2g.engines.host import Host
     from fedl2g.learning.devices import resolve_device
     from fedl2g.process import one_thread
 
-    assert isinstance(dataset, Dataset)
     with one_thread():
         host = Host(own_site(file, coordinator.experiment, dataset), resolve_device(file.device))
         half = host.half(file.client_id)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedl2g.errors import SettingError
-from fedl2g.experiment.policies import SITES
+from fedl2g.experiment.identity import SITES
 
 if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
@@ -73,9 +73,14 @@ class Coordinator:
 def read_coordinator(path: Path) -> Coordinator:
     """Read the coordinator's file."""
     from fedl2g.experiment import Experiment
-    from fedl2g.references import is_reference
+    from fedl2g.references import references_in
 
     settings = read_toml(path)
+    if code := references_in({name: value for name, value in settings.items() if name != "federation"}):
+        raise SettingError(
+            f"{path}: names code to import ({', '.join(code)}), which the sites would refuse; each site names its own "
+            "in its site file"
+        )
     try:
         table = FederationTable(**settings.pop("federation", {}))
     except ValidationError as error:
@@ -92,10 +97,8 @@ def read_coordinator(path: Path) -> Coordinator:
     if experiment.layout == "auto":
         raise SettingError(
             f"{path}: layout: auto is measured on one machine, but the clients of a deployment compute on their own; "
-            "choose contiguous, channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
+            "choose preset, contiguous, channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
         )
-    if named := [name for name in experiment.architectures if is_reference(name)]:
-        raise SettingError(f"{path}: models names the code {named[0]!r}; each site names its own in its site file")
     return Coordinator(experiment, table)
 
 

@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from fedl2g.deploy.site_file import read_site
-from fedl2g.engines.flower.store_files import newest_generation, run_of_site
+from fedl2g.engines.flower.store import find_client, newest_state
+from fedl2g.engines.states import network_of, write_state
 from fedl2g.errors import RunError, SettingError
+from fedl2g.files import reason_of, replacing, write_text
 from fedl2g.learning.client import Task
 from fedl2g.models import SplitModel
-
-_STATE, _METHOD = "state/", "method."
 
 
 class Predictor(nn.Module):
@@ -37,45 +37,44 @@ class Predictor(nn.Module):
         return self.model(scaled)[1]
 
 
-def export_site(path: Path, out: Path, *, run: str | None = None) -> list[Path]:
+def export_site(path: Path, out: Path, *, run: str | None = None, trust: bool = False) -> list[Path]:
     """Export the model in a site's own store: of its newest run, or of the one named."""
-    file = read_site(path)
+    file = read_site(path, trust=trust)
     file.use_code()
-    folder = run_of_site(file.path(file.store), file.client_id, run)
-    round, tensors, about = newest_generation(folder)
-    federation = json.loads((folder.parent / "federation.json").read_text(encoding="utf-8"))
-    task = Task(
-        classes=len(federation["classes"]),
-        image_shape=tuple(federation["image_shape"]),
-        seed=0,
-        rounds=1,
-        auxiliary="small_cnn",
-        dtype=getattr(torch, federation["precision"]),
-    )
-    state = {name.removeprefix(_STATE): tensor for name, tensor in tensors.items() if name.startswith(_STATE)}
+    folder = find_client(file.path(file.store), file.client_id, run)
+    round, state, about = newest_state(folder)
+    described_in = folder.parent / "federation.json"
+    try:
+        federation = json.loads(described_in.read_text(encoding="utf-8"))
+        classes = tuple(map(str, federation["classes"]))
+        channels, height, width = map(int, federation["image_shape"])
+        dtype = getattr(torch, {"float32": "float32", "float64": "float64"}[federation["precision"]])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunError(f"{described_in} cannot be read: {reason_of(error)}; restore it from a copy") from error
+    shape = (channels, height, width)
+    task = Task(classes=len(classes), image_shape=shape, seed=0, rounds=1, auxiliary="small_cnn", dtype=dtype)
     described = {"architecture": file.model, "round": round, "site": file.name, "run": about["run"]}
-    return _export(task, file.model, state, tuple(federation["classes"]), described, out)
+    return _export(task, file.model, state, classes, described, out)
 
 
-def export_client(path: Path, client: int, out: Path) -> list[Path]:
+def export_client(path: Path, client: int, out: Path, *, trust: bool = False) -> list[Path]:
     """Export the model of one client from a run directory's last checkpoint."""
-    from fedl2g.data import load_dataset
-    from fedl2g.engines.host import client_file
+    from fedl2g.runs.checkpoint import newest
     from fedl2g.runs.directory import RunDirectory
-    from fedl2g.setup import Setup
+    from fedl2g.setup import Setup, load_data
 
-    directory = RunDirectory.open(path)
+    directory = RunDirectory.open(path, trust=trust)
     experiment = directory.experiment()
     if not 0 <= client < experiment.clients:
         raise SettingError(f"--client {client}: the clients of {path} are numbered 0 to {experiment.clients - 1}")
-    checkpoints = sorted(directory.checkpoints.glob("round-*"))
-    if not checkpoints or not client_file(checkpoints[-1], client).is_file():
+    checkpoint = newest(directory.checkpoints)
+    state = checkpoint.client(client) if checkpoint is not None else None
+    if checkpoint is None or state is None:
         raise RunError(f"{path} holds no trained model of client {client}: it has not trained before a checkpoint")
-    dataset = load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
-    site = Setup(experiment, dataset, directory.partition())
-    state = safetensors.torch.load_file(client_file(checkpoints[-1], client))
-    described = {"architecture": site.architecture(client), "round": int(checkpoints[-1].name[6:]), "client": client}
-    return _export(site.task, site.architecture(client), state, dataset.class_names, described, out)
+    setup = Setup(experiment, load_data(experiment), directory.partition())
+    architecture = setup.architecture(client)
+    described = {"architecture": architecture, "round": checkpoint.round, "client": client}
+    return _export(setup.task, architecture, state, setup.dataset.class_names, described, out)
 
 
 def _export(
@@ -87,13 +86,17 @@ def _export(
     out: Path,
 ) -> list[Path]:
     model = task.build(architecture, "export")
-    model.load_state_dict({name: tensor for name, tensor in state.items() if not name.startswith(_METHOD)})
+    try:
+        model.load_state_dict(network_of(state))
+    except RuntimeError as error:
+        raise RunError(f"the stored state is not of a {architecture} with {task.classes} classes: {error}") from error
     predictor = Predictor(model).eval()
     images = torch.linspace(0, 255, 3 * torch.Size(task.image_shape).numel()).reshape(3, *task.image_shape)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.jit.trace(predictor, images[:2])  # type: ignore[no-untyped-call]
-        if not torch.allclose(program(images), predictor(images), atol=1e-5):
+        exported, expected = program(images), predictor(images)
+        if exported.shape != expected.shape or not torch.allclose(exported, expected, atol=1e-5):
             raise RunError(
                 f"the model {architecture} does not predict the same outside Python; export its weights alone"
             )
@@ -101,9 +104,10 @@ def _export(
     files = [out / "weights.safetensors", out / "model.torchscript", out / "model.json"]
     try:
         out.mkdir(parents=True, exist_ok=True)
-        safetensors.torch.save_file({k: t.contiguous().clone() for k, t in model.state_dict().items()}, files[0])
-        program.save(str(files[1]))
-        files[2].write_text(json.dumps(about, indent=2), encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"cannot write to {out}: {error.strerror}") from error
+        write_state(files[0], {name: tensor.contiguous().clone() for name, tensor in model.state_dict().items()})
+        with replacing(files[1]) as partial:
+            program.save(str(partial))
+        write_text(files[2], json.dumps(about, indent=2))
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"cannot write to {out}: {reason_of(error)}") from error
     return files

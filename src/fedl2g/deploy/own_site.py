@@ -13,17 +13,15 @@ from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.node import Node
 from fedl2g.errors import DataError, RunError, SettingError, nearest
 from fedl2g.experiment import Experiment
+from fedl2g.files import reason_of, write_text
 from fedl2g.learning.devices import resolve_device
 from fedl2g.references import is_reference
-from fedl2g.runs.directory import write_atomically
 from fedl2g.setup import Setup
 
 
 def make_node(file: SiteFile, request: Request) -> Node:
     """The node that answers a request with this site's model and data."""
     experiment = request.experiment
-    if is_reference(experiment.architectures[0]):
-        raise SettingError(f"the coordinator names code to import ({experiment.architectures[0]}): refused")
     if file.client_id >= experiment.clients:
         raise SettingError(f"this site is client {file.client_id}, but the federation has {experiment.clients}")
     dataset = load_data(file, request.classes, request.image_shape)
@@ -43,9 +41,9 @@ def _describe(file: SiteFile, request: Request) -> None:
         }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(about))
         except OSError as error:
-            raise RunError(f"cannot write {path}: {error.strerror}") from error
+            raise RunError(f"cannot write {path}: {reason_of(error)}") from error
+        write_text(path, json.dumps(about))
 
 
 def load_data(file: SiteFile, classes: tuple[str, ...], image_shape: tuple[int, int, int]) -> Dataset:
@@ -81,7 +79,7 @@ def renumber(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
 
 
 def own_site(file: SiteFile, experiment: Experiment, dataset: Dataset) -> Setup:
-    """The site of one client: all of the data is its own, split into train and test here."""
+    """The setup of a site, which has one client: all of the data is its own, split into train and test here."""
     split = make_partition(
         f"file:{file.path(file.split)}" if file.split else "iid",
         dataset.labels,

@@ -1,13 +1,21 @@
-"""`fedl2g deploy new`: the folder of a federation, with a Flower app of a few lines and every command as a script."""
+"""`fedl2g deploy new`: the folder of a federation, with a Flower app of a few lines and every command as a script.
+
+Its files are templates in `resources`: those of the federation, and those of each site. `$names` are filled in here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files as package_files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
-from fedl2g.deploy import templates
 from fedl2g.errors import SettingError
+from fedl2g.files import appearing, reason_of
+
+_SUFFIX = ".template"  # so that no tool takes a template for a file of this package
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,7 @@ class Plan:
 
 
 def scaffold(plan: Plan) -> list[Path]:
-    """Write the folder; nothing that exists is overwritten."""
+    """Write the folder, whole or not at all; nothing that exists is overwritten."""
     _check(plan)
     root = plan.folder.resolve()
     shared = {
@@ -40,25 +48,42 @@ def scaffold(plan: Plan) -> list[Path]:
             f"sh coordinator/register.sh sites/{site}/node_key.pub {site}" for site in plan.sites
         ),
         "checks": "\n".join(
-            f"fedl2g deploy check sites/{site}/site.toml --experiment coordinator/experiment.toml"
+            f"fedl2g deploy check sites/{site}/site.toml --experiment coordinator/experiment.toml --trust"
             for site in plan.sites
         ),
         "keys": "\n".join(f"sh sites/{site}/make-key.sh" for site in plan.sites),
         "starts": "\n".join(f"sh sites/{site}/start-supernode.sh" for site in plan.sites),
         "certificates": "\n".join(f"cp coordinator/certificates/ca.crt sites/{site}/ca.crt" for site in plan.sites),
-        "exports": "\n".join(f"fedl2g export sites/{site}/site.toml --out sites/{site}/model" for site in plan.sites),
+        "exports": "\n".join(
+            f"fedl2g export sites/{site}/site.toml --out sites/{site}/model --trust" for site in plan.sites
+        ),
     }
-    files = {Path(path): Template(text).substitute(shared) for path, text in templates.COMMON.items()}
+    files = {path: template.substitute(shared) for path, template in _templates("federation")}
     for number, site in enumerate(plan.sites):
         own = {**shared, "site": site, "client": str(number), "runtime_port": str(9094 + number)}
-        files |= {Path("sites", site, path): Template(text).substitute(own) for path, text in templates.SITE.items()}
-    written = []
-    for relative, text in files.items():
-        path = root / relative
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        written.append(path)
-    return written
+        files |= {Path("sites", site) / path: template.substitute(own) for path, template in _templates("site")}
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with appearing(root) as partial:
+            for relative, text in files.items():
+                (partial / relative).parent.mkdir(parents=True, exist_ok=True)
+                (partial / relative).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"cannot write {plan.folder}: {reason_of(error)}; choose another folder") from error
+    return [root / relative for relative in files]
+
+
+def _templates(kind: str) -> Iterator[tuple[Path, Template]]:
+    """The templates of one kind, with the path of the file that each is for."""
+    yield from _walk(package_files("fedl2g.deploy") / "resources" / kind, Path())
+
+
+def _walk(folder: Traversable, place: Path) -> Iterator[tuple[Path, Template]]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from _walk(entry, place / entry.name)
+        elif entry.name.endswith(_SUFFIX):
+            yield place / entry.name.removesuffix(_SUFFIX), Template(entry.read_text(encoding="utf-8"))
 
 
 def _check(plan: Plan) -> None:

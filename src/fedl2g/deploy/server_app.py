@@ -7,7 +7,7 @@ import logging
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -17,15 +17,15 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedl2g.deploy.coordinator import read_coordinator
-from fedl2g.engines.flower.engine import GridEngine, Patience
+from fedl2g.engines.flower.engine import GridEngine
+from fedl2g.engines.flower.terms import Terms
 from fedl2g.errors import FedL2GError, RunError, SettingError
-from fedl2g.methods.base import Reply
 from fedl2g.runs.runner import run_site
 from fedl2g.setup import Setup
 
 app = ServerApp()
 _log = logging.getLogger("fedl2g.deploy")
-_PATIENCE = Patience(poll_seconds=0.25, first_pause=1.0)
+DEPLOYMENT = Terms(poll_seconds=0.25, first_pause=1.0)
 _NODES_FILE = "nodes.json"
 
 
@@ -44,7 +44,7 @@ def run(grid: Grid, experiment: Path, out: Path) -> None:
     handlers: list[logging.Handler] = []
     _give_up_after(grid, setup.experiment.execution.link_seconds)
 
-    def open_grid(setup: Setup) -> DeploymentEngine:
+    def open_grid(setup: Setup, scratch: Path | None) -> DeploymentEngine:
         handlers.append(_log_to(out / "log.txt"))
         return DeploymentEngine(grid, setup)
 
@@ -63,7 +63,8 @@ def run(grid: Grid, experiment: Path, out: Path) -> None:
 
 def _give_up_after(grid: Grid, seconds: float) -> None:
     """Limit how long Flower retries a request to a SuperLink that is gone: by itself it never ends."""
-    invoker = getattr(grid, "_retry_invoker", None)  # not public, but Flower's own server sets its limits so too
+    # Not public, but Flower 1.41 has no other way: its own server sets the limits of a grid like this too.
+    invoker = getattr(grid, "_retry_invoker", None)
     if invoker is not None:
         invoker.max_time = seconds
 
@@ -109,21 +110,11 @@ def _log_to(path: Path) -> logging.Handler:
     return handler
 
 
-def _accept(reply: Reply) -> None:
-    """The check of an engine without a federation."""
-
-
 class DeploymentEngine(GridEngine):
     """Clients at their institutions: a checkpoint holds the server's side alone, the models stay where they are."""
 
-    check: Callable[[Reply], None]  # given by the federation
-
     def __init__(self, grid: Grid, setup: Setup) -> None:
-        super().__init__(grid, setup, secrets.token_hex(8), _PATIENCE)
-        self.check = _accept
-
-    def _judge(self, reply: Reply) -> None:
-        self.check(reply)
+        super().__init__(grid, setup, secrets.token_hex(8), DEPLOYMENT, lanes=setup.experiment.clients)
 
     def save(self, directory: Path) -> None:
         (directory / _NODES_FILE).write_text(json.dumps({"run": self.run, "round": self.round}), encoding="utf-8")

@@ -1,4 +1,8 @@
-"""A site's file: the model and the data of one institution, named by that institution and by nobody else."""
+"""A site's file: the model and the data of one institution, named by that institution and by nobody else.
+
+A model or data that are code are imported for whoever trusts the file: the institution, when it starts its SuperNode
+with it, or a user who says so.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedl2g.deploy.coordinator import read_toml
 from fedl2g.errors import SettingError, nearest
+from fedl2g.references import references_in, require_trust
 
 
 def _hyphens(name: str) -> str:
@@ -54,9 +59,10 @@ class SiteFile(BaseModel):
             sys.path.insert(0, folder)
 
 
-def read_site(path: Path) -> SiteFile:
-    """Read a site's file."""
+def read_site(path: Path, *, trust: bool) -> SiteFile:
+    """Read a site's file; one that names code is refused unless it is trusted."""
     table: dict[str, Any] = read_toml(path)
+    require_trust(references_in({name: table.get(name, "") for name in ("model", "data")}), path, trust=trust)
     try:
         return SiteFile(**{**table, "folder": path.resolve().parent})
     except ValidationError as error:

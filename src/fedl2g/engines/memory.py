@@ -10,8 +10,6 @@ import torch
 from fedl2g.experiment import Experiment
 from fedl2g.learning.devices import resolve_device
 
-_CGROUPS = Path("/sys/fs/cgroup")
-
 
 def memory_budget(experiment: Experiment, device: torch.device, hosts: int) -> int:
     """Bytes of clients that each of the hosts on this machine may keep; by default half of what is free."""
@@ -24,14 +22,14 @@ def memory_budget(experiment: Experiment, device: torch.device, hosts: int) -> i
     return available_bytes() // 2 // hosts
 
 
-def available_bytes() -> int:
+def available_bytes(root: Path = Path("/")) -> int:
     """Memory that processes could still take: on this machine, and in the control group (container) they run in."""
-    return min([_machine_bytes(), *_group_bytes()])
+    return min([_machine_bytes(root / "proc/meminfo"), *_group_bytes(root)])
 
 
-def _machine_bytes() -> int:
+def _machine_bytes(meminfo: Path) -> int:
     try:
-        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+        for line in meminfo.read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     except OSError:
@@ -42,14 +40,15 @@ def _machine_bytes() -> int:
         return 4 * 2**30
 
 
-def _group_bytes() -> list[int]:
+def _group_bytes(root: Path) -> list[int]:
     """What is left under the limits of this process's control group and of those around it (cgroup v2)."""
     try:
-        own = Path("/proc/self/cgroup").read_text(encoding="utf-8").strip().rpartition("0::/")[2]
+        own = (root / "proc/self/cgroup").read_text(encoding="utf-8").strip().rpartition("0::/")[2]
     except OSError:
         own = ""
     left = []
-    for group in (_CGROUPS / own, *(_CGROUPS / own).parents):
+    innermost = root / "sys/fs/cgroup" / own
+    for group in (innermost, *innermost.parents):
         try:
             limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
             stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())

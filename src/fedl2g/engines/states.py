@@ -1,11 +1,17 @@
-"""The states of clients outside memory: one file each, written behind, read ahead, shared with checkpoints by links."""
+"""The states of clients outside memory: one file each, written behind, read ahead, shared with checkpoints by links.
+
+A client's state is a safetensors file wherever it lies (a checkpoint, a host's own folder, a node's store): it is
+named, written and read here and nowhere else.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections import OrderedDict
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,11 +19,44 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from fedl2g.files import replacing
+
 State = dict[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
 
 _WAITING = 8  # states that may wait for the disk before the computation does,
 _WAITING_BYTES = 256 * 2**20  # and their size
+_NETWORK = "model."  # what the names of the client's own network begin with, beside what its method keeps
+_CLIENT_FILE = re.compile(r"client-([0-9]{6,})\.safetensors")
+
+
+def client_file(directory: Path, client: int) -> Path:
+    """Where a folder of states, such as a checkpoint, keeps the one of a client."""
+    return directory / f"client-{client:06d}.safetensors"
+
+
+def client_files(directory: Path) -> dict[int, Path]:
+    """The clients whose states are in a folder, ascending, and their files."""
+    found = ((path, _CLIENT_FILE.fullmatch(path.name)) for path in directory.iterdir())
+    return dict(sorted((int(match[1]), path) for path, match in found if match is not None))
+
+
+def network_of(state: Mapping[str, Tensor]) -> State:
+    """The client's own network in its state, which also holds what the method keeps on the client."""
+    return {name.removeprefix(_NETWORK): tensor for name, tensor in state.items() if name.startswith(_NETWORK)}
+
+
+def write_state(
+    path: Path, state: Mapping[str, Tensor], about: Mapping[str, str] | None = None, *, durable: bool = False
+) -> None:
+    """Write or replace a state's file in one step, with words `about` it; an OSError or a SafetensorError if not."""
+    with replacing(path, durable=durable) as partial:
+        safetensors.torch.save_file(dict(state), partial, *([dict(about)] if about is not None else []))
+
+
+def read_state(path: Path) -> State:
+    """The state in a file; an OSError or a SafetensorError if there is none."""
+    return safetensors.torch.load_file(path)
 
 
 class StateStore:
@@ -42,7 +81,7 @@ class StateStore:
     def write(self, client: int, state: State) -> None:
         """Keep a state, and return when it is in its file."""
         self._settle(client)
-        self._write(client, state, self._file(client))
+        write_state(self._file(client), state)
         self._known.add(client)
 
     def write_behind(self, client: int, state: State) -> None:
@@ -52,7 +91,7 @@ class StateStore:
             self._settle(next(iter(self._writing)))
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="states written behind")
-        written = self._writer.submit(self._write, client, state, self._file(client))
+        written = self._writer.submit(write_state, self._file(client), state)
         self._writing[client] = (state, written)
         self._known.add(client)
 
@@ -62,14 +101,14 @@ class StateStore:
             return
         if self._reader is None:
             self._reader = ThreadPoolExecutor(1, thread_name_prefix="states read ahead")
-        self._reading[client] = self._reader.submit(safetensors.torch.load_file, self._file(client))
+        self._reading[client] = self._reader.submit(read_state, self._file(client))
 
     def read(self, client: int) -> State:
         """The state of a client that is in the store."""
         if client in self._writing:
             return dict(self._writing[client][0])
         ahead = self._reading.pop(client, None)
-        return ahead.result() if ahead is not None else safetensors.torch.load_file(self._file(client))
+        return ahead.result() if ahead is not None else read_state(self._file(client))
 
     def export(self, client: int, target: Path) -> None:
         """Give a state's file another name, in a checkpoint; a copy where the two lie on different disks."""
@@ -109,7 +148,7 @@ class StateStore:
         if client in self._writing:
             state, written = self._writing[client]
             if written.exception() is not None:
-                self._write(client, state, self._file(client))
+                write_state(self._file(client), state)
             del self._writing[client]
 
     def _stop(self) -> None:
@@ -126,28 +165,7 @@ class StateStore:
             else:
                 self._wanted.mkdir(parents=True, exist_ok=True)
                 self._folder = self._wanted
-        return self._folder / f"{client}.safetensors"
-
-    @staticmethod
-    def _write(client: int, state: State, path: Path) -> None:
-        partial = path.with_suffix(".partial")
-        try:
-            safetensors.torch.save_file(state, partial)
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-
-
-def client_file(directory: Path, client: int) -> Path:
-    """Where a checkpoint keeps one client's state."""
-    return directory / f"client-{client:06d}.safetensors"
-
-
-def client_files(directory: Path) -> dict[int, Path]:
-    """The client states in a checkpoint, by client."""
-    found = {int(p.stem.removeprefix("client-")): p for p in directory.glob("client-*.safetensors")}
-    return dict(sorted(found.items()))
+        return client_file(self._folder, client)
 
 
 def _size(state: State) -> int:
@@ -166,10 +184,8 @@ def stored_shapes(path: Path) -> Shapes:
 
 
 def _link(source: Path, target: Path) -> None:
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:  # another disk, or one without links
-        partial = target.with_suffix(".partial")
-        shutil.copyfile(source, partial)
-        partial.replace(target)
+    with replacing(target, durable=False) as partial:
+        try:
+            os.link(source, partial)
+        except OSError:  # another disk, or one without links
+            shutil.copyfile(source, partial)

@@ -181,7 +181,11 @@ def _costs(setup: Setup) -> list[float]:
     experiment, dataset = setup.experiment, setup.dataset
     seconds = {
         name: step_seconds(
-            name, classes=dataset.classes, image_shape=dataset.image_shape, batch_size=experiment.batch_size
+            name,
+            classes=dataset.classes,
+            image_shape=dataset.image_shape,
+            batch_size=experiment.batch_size,
+            layout="channels_last" if name in experiment.channels_last else "contiguous",
         )
         for name in dict.fromkeys(experiment.architectures)
     }

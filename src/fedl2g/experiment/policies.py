@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from fedl2g.errors import SettingError
-
-SITES = "sites"  # the dataset's name and fingerprint in a deployment: the data stays at the sites
+from fedl2g.registry import rules
 
 
 class Noise(BaseModel):
@@ -72,10 +71,14 @@ class Privacy(BaseModel):
         if self.clip is None:
             given = [n for n in ("noise_multiplier", "epsilon", "max_epsilon") if getattr(self, n) is not None]
             if given:
-                raise SettingError(f"privacy.{given[0]}: has no meaning without privacy.clip, the bound of an upload")
+                raise SettingError(
+                    f"privacy.{given[0]}: has no meaning without privacy.clip, the bound of an upload; give that too"
+                )
         elif (self.noise_multiplier is None) == (self.epsilon is None):
+            number = "neither" if self.epsilon is None else "both"
             raise SettingError(
-                "privacy.clip: give either privacy.epsilon (the noise is solved for it) or privacy.noise_multiplier"
+                f"privacy.clip: {number} of privacy.epsilon and privacy.noise_multiplier is given; expected one: the "
+                "noise is solved for an epsilon, or is a multiple of the bound"
             )
         return self
 
@@ -90,7 +93,7 @@ class Aggregation(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    rule: Literal["mean", "median", "trimmed_mean", "norm_clip"] = Field(
+    rule: Annotated[str, AfterValidator(rules.check), rules] = Field(
         "mean",
         description="mean; median: coordinate by coordinate; trimmed_mean: without the largest and smallest values of "
         "each coordinate; norm_clip: the mean after long vectors (or updates of networks) were shortened.",
@@ -123,7 +126,8 @@ class Attack(BaseModel):
     def _labels_are_a_share(self) -> Attack:
         if self.kind == "random_labels" and self.strength > 1:
             raise SettingError(
-                f"attack.strength: {self.strength} is not allowed: it is a share of the labels, at most 1"
+                f"attack.strength: {self.strength} is not allowed; expected a share of the labels, at most 1, for "
+                "random_labels"
             )
         return self
 
@@ -169,3 +173,19 @@ class Availability(BaseModel):
                 "deadline, for example availability.deadline=1.5"
             )
         return self
+
+
+class Replies(BaseModel):
+    """Which replies of a real federation count: those of Flower's nodes, which answer late, too large or not at all."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    deadline_seconds: float | None = Field(
+        None, gt=0, description="flower: how long a round waits for its clients; for ever when absent."
+    )
+    minimum: int = Field(1, ge=1, description="flower: replies a round needs once the deadline has passed.")
+    below_minimum: Literal["wait", "skip", "stop"] = Field(
+        "wait",
+        description="flower: with fewer replies at the deadline, wait for more, skip the round, or stop the run.",
+    )
+    maximum_mb: float = Field(1024.0, gt=0, description="flower: a larger reply is refused.")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal
 
-import tomli_w
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -21,25 +17,24 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 
-from fedl2g.data.partition import parse_partition
-from fedl2g.errors import SettingError, nearest
-from fedl2g.experiment.policies import SITES, Aggregation, Attack, Availability, Noise, Privacy
+from fedl2g.errors import SettingError
+from fedl2g.experiment import checks, files, identity, layouts
+from fedl2g.experiment.policies import Aggregation, Attack, Availability, Noise, Privacy, Replies
+from fedl2g.experiment.words import one_sentence
 from fedl2g.methods.options import Options
 from fedl2g.methods.registry import get_method
-from fedl2g.models.catalog import has_equal_heads, resolve_models
-
-LAYOUTS = ("contiguous", "channels_last")
-_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?(,cuda:\d+)*")
+from fedl2g.models.catalog import resolve_models
+from fedl2g.references import references_in
+from fedl2g.registry import engines, samplers
 
 
 class Execution(BaseModel):
     """How a run is carried out; none of it changes the numbers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    engine: Literal["inline", "workers", "flower"] = Field(
+    engine: Annotated[str, AfterValidator(engines.check), engines] = Field(
         "inline", description="Where clients live: in this process, in worker processes, or on Flower's nodes."
     )
     workers: int = Field(2, ge=1, le=1024, description="Worker processes of the `workers` engine, one thread each.")
@@ -51,15 +46,6 @@ class Execution(BaseModel):
     )
     profile: bool = Field(False, description="Measure where the time of each round goes.")
     checkpoint_every: int = Field(10, ge=1, description="Rounds between checkpoints: what a crash can cost at most.")
-    deadline_seconds: float | None = Field(
-        None, gt=0, description="flower: how long a round waits for its clients; for ever when absent."
-    )
-    minimum_replies: int = Field(1, ge=1, description="flower: replies a round needs once the deadline has passed.")
-    below_minimum: Literal["wait", "skip", "stop"] = Field(
-        "wait",
-        description="flower: with fewer replies at the deadline, wait for more, skip the round, or stop the run.",
-    )
-    maximum_reply_mb: float = Field(1024.0, gt=0, description="flower: a larger reply is refused.")
     link_seconds: float = Field(
         120.0, gt=0, description="flower, deployed: how long the server tries to reach a SuperLink that is gone."
     )
@@ -72,7 +58,8 @@ class Experiment(BaseModel):
 
     method: SerializeAsAny[Options] = Field(
         default_factory=lambda: _method_options("fedl2g-f"),
-        description="The method and its options: a name, or a table with `name` and the method's own settings.",
+        description="The method and its options: a name, or a table with `name` and the method's own settings; "
+        "fedl2g-f when absent.",
     )
     dataset: str = Field(
         "digits", min_length=1, description="A dataset's name, or the path of an .npz file or a folder of images."
@@ -93,6 +80,11 @@ class Experiment(BaseModel):
     )
     clients: int = Field(20, ge=1, le=1_000_000, description="Number of clients.")
     participation: float = Field(1.0, gt=0, le=1, description="Share of the clients that train in each round.")
+    sampler: Annotated[str, AfterValidator(samplers.check), samplers] | None = Field(
+        None,
+        description="How a round's participants are drawn. uniform: a fixed number, without replacement; poisson: each "
+        "client by itself. Under the privacy guarantee always poisson, else uniform when absent.",
+    )
     rounds: int = Field(1000, ge=1, description="Rounds at most; `patience` usually ends a run earlier.")
     local_epochs: int = Field(1, ge=1, description="Epochs over a client's own data in each round.")
     batch_size: int = Field(10, ge=1, description="Samples in a training batch.")
@@ -111,10 +103,11 @@ class Experiment(BaseModel):
     )
     precision: Literal["float32", "float64"] = Field("float32", description="Number format of models and payloads.")
     layout: str = Field(
-        "contiguous",
+        "preset",
         description="Memory layout of images and weights, which changes speed and last digits: contiguous, "
-        "channels_last, or auto: the faster one for each architecture, measured on this machine when the run starts "
-        "and kept with the run as a list such as cnn4=channels_last,resnet18=contiguous.",
+        "channels_last, preset: the faster one for each architecture of this package by a fixed table (contiguous for "
+        "your own), or auto: the faster one, measured on this machine when the run starts and kept with the run as a "
+        "list such as cnn4=channels_last,resnet18=contiguous.",
     )
     device: str = Field("cpu", description="auto, cpu, mps, cuda, or a list such as cuda:0,cuda:1.")
     noise: Noise = Field(
@@ -122,7 +115,7 @@ class Experiment(BaseModel):
     )
     aggregation: Aggregation = Field(
         default_factory=Aggregation,
-        description="How the server combines replies: mean, median, trimmed_mean, norm_clip, or a table with `rule`.",
+        description="How the server combines replies: the name of a rule, or a table with `rule`.",
     )
     attack: Attack = Field(default_factory=Attack, description="Simulated hostile clients; none by default.")
     availability: Availability = Field(
@@ -131,14 +124,19 @@ class Experiment(BaseModel):
     privacy: Privacy = Field(
         default_factory=Privacy, description="Differential privacy of uploads with a stated guarantee; off by default."
     )
-    execution: Execution = Field(default_factory=Execution, description="How the run is carried out.")
+    replies: Replies = Field(
+        default_factory=Replies, description="Which replies count on the engine flower: its deadline and minimum."
+    )
+    execution: Execution = Field(
+        default_factory=Execution, description="How the run is carried out; changes no number."
+    )
 
     def __init__(self, **settings: Any) -> None:
         """Validate settings; a wrong one is a SettingError of one sentence."""
         try:
             super().__init__(**settings)
         except ValidationError as error:
-            raise SettingError(_one_sentence(error, type(self))) from error
+            raise SettingError(one_sentence(error, type(self))) from error
 
     @field_validator("method", mode="before")
     @classmethod
@@ -159,76 +157,22 @@ class Experiment(BaseModel):
     @classmethod
     def _number_or_share(cls, value: int | float | None) -> int | float | None:
         if isinstance(value, float) and value > 1:
-            raise SettingError(f"evaluate_clients: {value} is neither a whole number of clients nor a share up to 1")
+            raise SettingError(
+                f"evaluate_clients: {value} is not allowed; expected a whole number of clients, or a share up to 1"
+            )
         return value
 
     @field_validator("models", "partition", "device")
     @classmethod
     def _known_spelling(cls, value: str, info: ValidationInfo) -> str:
-        if info.field_name == "models":
-            resolve_models(value)
-        elif info.field_name == "partition":
-            parse_partition(value)
-        elif not _DEVICE.fullmatch(value):
-            raise SettingError(
-                f"device: {value!r} is not known; use auto, cpu, mps, cuda, or a list like cuda:0,cuda:1"
-            )
+        checks.check_spelling(str(info.field_name), value)
         return value
 
     @model_validator(mode="after")
-    def _layouts_are_used(self) -> Experiment:
-        if self.layout in (*LAYOUTS, "auto"):
-            return self
-        names = set()
-        for part in self.layout.split(","):
-            name, equals, layout = part.rpartition("=")
-            if layout not in LAYOUTS:
-                raise SettingError(
-                    f"layout: {layout!r} is not known.{nearest(layout, LAYOUTS if equals else [*LAYOUTS, 'auto'])} Use "
-                    "auto, contiguous, channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
-                )
-            if not name or name in names:
-                wrong = f"names {name!r} twice" if name else f"does not say which architecture is {layout}"
-                raise SettingError(
-                    f"layout: the list {self.layout!r} {wrong}; expected each architecture once, such as "
-                    "cnn4=channels_last,resnet18=contiguous"
-                )
-            if name not in self.architectures and self.dataset != SITES:  # in a deployment each site names its own
-                raise SettingError(
-                    f"layout: no client has the architecture {name!r}.{nearest(name, self.architectures)} Expected "
-                    f"some of {', '.join(dict.fromkeys(self.architectures))}"
-                )
-            names.add(name)
-        return self
-
-    @model_validator(mode="after")
-    def _heads_can_be_shared(self) -> Experiment:
-        if get_method(self.method.name).traits.shares_head and not has_equal_heads(self.architectures):
-            raise SettingError(
-                f"models: {self.models!r} mixes different heads, but {self.method.name} shares one head among all "
-                "clients; choose a group with equal heads (such as htfe8) or another method"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _guarantee_holds(self) -> Experiment:
-        if not self.privacy.on:
-            return self
-        traits = get_method(self.method.name).traits
-        if traits.raw_replies or traits.compressed:
-            raise SettingError(
-                f"privacy.clip: the uploads of {self.method.name} cannot be bounded by clipping, so there can be no "
-                "guarantee; choose another method, or none of privacy.clip, epsilon and noise_multiplier"
-            )
-        if self.aggregation.rule != "mean":
-            raise SettingError(
-                f"aggregation.rule: {self.aggregation.rule} is not covered by the privacy guarantee, which is about "
-                "sums; use mean"
-            )
-        if self.availability.deadline is not None and self.availability.late == "use":
-            raise SettingError(
-                "availability.late: replies used in a later round are not covered by the privacy guarantee; use drop"
-            )
+    def _goes_together(self) -> Experiment:
+        layouts.check_layout(self)
+        checks.check_method(self)
+        checks.check_privacy(self)
         return self
 
     @property
@@ -239,19 +183,11 @@ class Experiment(BaseModel):
     @property
     def channels_last(self) -> frozenset[str]:
         """The architectures that compute in this memory layout; none before `auto` has been settled."""
-        if self.layout == "channels_last":
-            return frozenset(self.architectures)
-        pairs = (part.rpartition("=") for part in self.layout.split(","))
-        return frozenset(name for name, _, layout in pairs if layout == "channels_last")
+        return layouts.channels_last(self)
 
     def settled(self, layout: str) -> Experiment:
         """The experiment with these layouts in place of `auto`."""
         return Experiment(**{**dict(self), "layout": layout}) if self.layout == "auto" else self
-
-    @property
-    def sampler_name(self) -> str:
-        """The sampler that draws the participants."""
-        return "poisson" if self.privacy.on else "uniform"
 
     @property
     def evaluated_per_round(self) -> int:
@@ -267,157 +203,48 @@ class Experiment(BaseModel):
         return max(1, int(self.clients * self.participation + 1e-9))
 
     @property
+    def sampler_name(self) -> str:
+        """The sampler in use, whether it was named or not."""
+        return identity.sampler_in_use(self.sampler, protected=self.privacy.on)
+
+    @property
+    def references(self) -> list[str]:
+        """The Python code that the settings name, as `package.module:name`."""
+        return references_in(self.model_dump(mode="json"))
+
+    @property
     def fingerprint(self) -> str:
         """A name for exactly these numbers: equal for experiments that give equal results."""
-        settings = self.model_dump(mode="json", exclude={"execution", *self._untouched()})
-        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        settings = {**self.model_dump(mode="json"), "sampler": self.sampler_name}
+        if self.layout != "auto":  # what it stands for, so that another table is another experiment
+            settings["layout"] = sorted(self.channels_last)
+        return identity.fingerprint(settings)
 
     def to_toml(self) -> str:
-        """The experiment as a TOML document that `from_toml` reads back to an equal experiment."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True, exclude=self._untouched()))
-
-    def _untouched(self) -> set[str]:
-        """Later settings that have their defaults here: left out, so that earlier experiments keep their names."""
-        later = {name: field for name, field in type(self).model_fields.items() if name not in _FIRST}
-        return {n for n, field in later.items() if getattr(self, n) == field.get_default(call_default_factory=True)}
+        """All settings as a TOML document that `from_toml` reads back to an equal experiment."""
+        headings = {name: field.description or "" for name, field in type(self).model_fields.items()}
+        return files.write_settings(self.model_dump(mode="json", exclude_none=True), headings)
 
     @classmethod
-    def from_toml(
-        cls, text: str, overrides: Mapping[str, Any] | None = None, *, source: str = "the file"
-    ) -> Experiment:
+    def from_toml(cls, text: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
         """Read an experiment from TOML text, with settings (dotted names allowed) laid over it."""
-        try:
-            settings = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:  # of many kinds: a number of thousands of digits, deep nesting
-            raise SettingError(f"{source} is not valid TOML: {error}") from error
-        return cls(**overlay(settings, overrides or {}))
+        return cls(**files.overlay(files.parse_settings(text), overrides or {}))
 
     @classmethod
     def from_file(cls, path: Path, overrides: Mapping[str, Any] | None = None) -> Experiment:
-        """Read an experiment file."""
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise SettingError(f"cannot read the experiment file {path}: {reason}") from error
-        return cls.from_toml(text, overrides, source=str(path))
-
-
-# The settings that experiments had from the beginning on: always part of an experiment's file and fingerprint.
-_FIRST = frozenset(
-    (
-        *("method", "dataset", "samples", "image_size", "partition", "test_fraction", "models", "clients"),
-        *("participation", "rounds", "local_epochs", "batch_size", "client_lr", "reshuffle", "seed"),
-        *("patience", "evaluate_every", "precision", "device", "execution"),
-    )
-)
-_SHORT = {"method": "name", "aggregation": "rule"}  # tables that may be given as one word, and what it says
-_OPTIONAL_TABLES: dict[str, type[BaseModel]] = {
-    "noise": Noise,
-    "aggregation": Aggregation,
-    "attack": Attack,
-    "availability": Availability,
-    "privacy": Privacy,
-}
-
-
-def overlay(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with overrides laid over them; "method.server_lr" reaches into the table `method`."""
-    result = {key: dict(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
-    for dotted, value in overrides.items():
-        table, _, key = dotted.partition(".")
-        if not key:
-            keeps_options = table == "method" and isinstance(value, str) and _method_name(result) == value
-            if not keeps_options:
-                result[table] = value
-            continue
-        inner = result.get(table, {})
-        if table in _SHORT and isinstance(inner, str):
-            inner = {_SHORT[table]: inner}
-        if not isinstance(inner, dict):
-            raise SettingError(f"{dotted}: {table!r} is a single value, it has no setting {key!r}")
-        result[table] = {**inner, key: value}
-    return result
-
-
-def _method_name(settings: Mapping[str, Any]) -> object:
-    method = settings.get("method")
-    return method.get("name") if isinstance(method, dict) else method
-
-
-def parse_override(text: str) -> tuple[str, Any]:
-    """Split "key=value"; the value is read as TOML where it is TOML, else it is a string."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise SettingError(f"--set {text!r} is not of the form key=value, for example --set method.server_lr=1")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except (ValueError, RecursionError):
-        return key.strip(), value.strip()
+        """Read an experiment file, with settings (dotted names allowed) laid over it."""
+        return cls(**files.overlay(files.read_settings(path), overrides or {}))
 
 
 def _method_options(value: object) -> Options:
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):
-        raise SettingError(f"method: expected a name or a table of settings, not {value!r}")
+        raise SettingError(f"method: {value!r} is not allowed; expected a name or a table of settings")
     name = table.get("name", "fedl2g-f")
     if not isinstance(name, str):
-        raise SettingError(f"method.name: expected a name, not {name!r}")
+        raise SettingError(f"method.name: {name!r} is not allowed; expected text")
     options = get_method(name).options
     try:
         return options.model_validate({**table, "name": name})
     except ValidationError as error:
-        raise SettingError(_one_sentence(error, options, prefix="method.")) from error
-
-
-def explain(name: str) -> str:
-    """What a setting means, its default and what it may be: `rounds`, `execution.engine`, `method.server_lr`, ..."""
-    documented = dict(documented_fields())
-    if name not in documented:
-        raise SettingError(f"{name!r} is not a setting.{nearest(name, documented)} `fedl2g explain` lists all settings")
-    return documented[name]
-
-
-def documented_fields() -> Iterable[tuple[str, str]]:
-    """Every setting with its explanation."""
-    from fedl2g.methods.registry import method_names
-
-    for name, field in Experiment.model_fields.items():
-        yield name, _describe(field, "fedl2g-f" if name == "method" else None)
-    tables: dict[str, type[BaseModel]] = {**_OPTIONAL_TABLES, "execution": Execution}
-    for table, model in tables.items():
-        for name, field in model.model_fields.items():
-            yield f"{table}.{name}", _describe(field)
-    seen: dict[str, str] = {}
-    for method in method_names():
-        for name, field in get_method(method).options.model_fields.items():
-            if name != "name":
-                line = f"{method}: {_describe(field)}"
-                seen[name] = f"{seen[name]}\n{line}" if name in seen else line
-    for name, text in seen.items():
-        yield f"method.{name}", text
-
-
-def _describe(field: FieldInfo, default: str | None = None) -> str:
-    allowed = [str(m) for m in field.metadata if not type(m).__name__.startswith("_")]
-    kind = getattr(field.annotation, "__name__", str(field.annotation)).replace("typing.", "")
-    if "Literal" in str(field.annotation) or "|" in str(field.annotation):
-        kind = str(field.annotation).replace("typing.", "")
-    shown = default or ("" if field.default_factory else repr(field.default))
-    limits = f", {', '.join(allowed)}" if allowed else ""
-    return f"{field.description} ({kind}{limits}" + (f"; default {shown})" if shown else ")")
-
-
-def _one_sentence(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    first = error.errors()[0]
-    where = prefix + ".".join(str(part) for part in first["loc"] if part != "function-after")
-    if first["type"] == "extra_forbidden":
-        owner: type[BaseModel] = model
-        for part in first["loc"][:-1]:
-            annotation = owner.model_fields[str(part)].annotation
-            owner = cast(type[BaseModel], annotation)
-        known = [name for name in owner.model_fields if name != "name"]
-        return f"unknown setting {where!r}.{nearest(str(first['loc'][-1]), known)} Known: {', '.join(known)}"
-    message = first["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
-    return f"{where}: {first['input']!r} is not allowed: {message}"
+        raise SettingError(one_sentence(error, options, prefix="method.")) from error

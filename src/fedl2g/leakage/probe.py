@@ -27,7 +27,7 @@ from fedl2g.methods.registry import get_method, method_names
 from fedl2g.payload import PRESENT, Payload
 from fedl2g.process import one_thread
 from fedl2g.round.record import MB, best_record
-from fedl2g.setup import Setup, prepare
+from fedl2g.setup import Progress, Setup, prepare
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Leak:
         return asdict(self)
 
 
-def probe(experiment: Experiment, observers: Sequence[Observer] = ()) -> Leak:
+def probe(experiment: Experiment, observers: Sequence[Observer] = (), *, progress: Progress | None = None) -> Leak:
     """Run an experiment (without a run directory), look at every upload, and say how much it gave away.
 
     All clients live in this process, whatever engine the experiment names: the numbers are the same, and the question
@@ -61,7 +61,7 @@ def probe(experiment: Experiment, observers: Sequence[Observer] = ()) -> Leak:
             f"method: {method.name} does not upload class vectors, so there is nothing to probe; choose one of "
             f"{', '.join(able)}"
         )
-    setup = prepare(experiment)
+    setup = prepare(experiment, progress)
     has = _classes_held(setup)
     if all(row.all() or not row.any() for row in has):
         raise SettingError(

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedl2g import rng
-from fedl2g.learning.training import ImageView, Loss, TrainingLog, Update, train
+from fedl2g.learning.optimizer import ClippedSGD
+from fedl2g.learning.training import ImageView, Loss, TrainingLog, train
 from fedl2g.models import SplitModel, build_model
 
 
@@ -69,30 +70,32 @@ class Client:
     def device(self) -> torch.device:
         return self.train_set.device
 
-    def update(self, *modules: torch.nn.Module, clip: float = float("inf")) -> Update:
+    def optimizer(self, *modules: torch.nn.Module, clip: float = float("inf")) -> ClippedSGD:
         """SGD at the client's rate over the parameters of these modules (its own model unless told otherwise)."""
         parameters = [p for module in modules or (self.model,) for p in module.parameters()]
-        return Update(parameters, self.task.client_lr, clip)
+        return ClippedSGD(parameters, self.task.client_lr, clip)
 
     def fit(
         self,
         round: int,
         loss: Loss,
-        updates: Sequence[Update] | None = None,
+        optimizers: Sequence[ClippedSGD] | None = None,
         *,
         data: ImageView | None = None,
         networks: Sequence[torch.nn.Module] | None = None,
     ) -> TrainingLog:
         """Train for the local epochs of this round; the log says what it amounted to.
 
-        `updates` default to plain SGD on the own model, `data` to the whole train set, `networks` (put in train mode)
-        to the own model.
+        `optimizers` default to plain SGD on the own model, `data` to the whole train set, `networks` (put in train
+        mode) to the own model.
         """
         view = self.train_set if data is None else data
         for network in networks or (self.model,):
             network.train()
         with self.stream("train", round):
-            return train(view, loss, updates or [self.update()], self._orders(round, len(view)), self.task.batch_size)
+            return train(
+                view, loss, optimizers or [self.optimizer()], self._orders(round, len(view)), self.task.batch_size
+            )
 
     def stream(self, purpose: str, *ids: int) -> AbstractContextManager[None]:
         """Seed torch's global generator for one purpose of this client inside a `with` block."""

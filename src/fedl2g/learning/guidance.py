@@ -10,18 +10,16 @@ so one forward+backward on S, one forward+backward on the quiz set and one forwa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import cross_entropy
-from torch.nn.modules.batchnorm import _BatchNorm
-
-from fedl2g.learning.losses import squared_error
+from torch.nn.functional import cross_entropy, mse_loss
 
 Space = Literal["logits", "features"]
 Batch = tuple[Tensor, Tensor]
@@ -36,30 +34,31 @@ def guiding_gradient(
     the study batch (ascending) and their rows; every other row is zero. The model (parameters, buffers, mode) and the
     random generators are left exactly as they were; no second-order graph is built.
     """
-    parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+    learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters: list[Tensor] = list(learning.values())
+    buffers = {name: b.clone() for name, b in model.named_buffers()}
     x, y = study
     device = x.device
     column = 0 if space == "features" else 1
 
     def outputs_at(values: Sequence[Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
-        with _in_place_of(model, dict(zip(parameters, values, strict=True))):
-            result: tuple[Tensor, Tensor] = model(inputs)
+        at = {**dict(zip(learning, values, strict=True)), **buffers}
+        result: tuple[Tensor, Tensor] = functional_call(model, at, (inputs,))
         return result
 
     with (
         _private_generators(device),
         _batch_statistics_only(model),
-        _in_place_of(model, {b: b.clone() for b in model.buffers()}),
         _differentiable_attention(),
         torch.enable_grad(),
     ):
         mask = _generator_state(device)
         out = outputs_at(parameters, x)
         z = out[column]
-        objective = cross_entropy(out[1], y) + squared_error(z, guide[y])
+        objective = cross_entropy(out[1], y) + mse_loss(z, guide[y])
         gradients = torch.autograd.grad(objective, parameters, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
-            moved = [value.requires_grad_() for value in torch._foreach_add(parameters, gradients, alpha=-lr)]
+            moved = [torch.add(p, g, alpha=-lr).requires_grad_() for p, g in zip(parameters, gradients, strict=True)]
         scale = 2 * lr / z.numel()
         del out, z, objective, gradients
 
@@ -81,23 +80,6 @@ def guiding_gradient(
             ids, positions = torch.unique(y, return_inverse=True)
             rows = tangent.new_zeros(len(ids), guide.shape[1]).index_add_(0, positions, tangent)
             return ids, rows * scale
-
-
-@contextmanager
-def _in_place_of(model: nn.Module, others: Mapping[Tensor, Tensor]) -> Iterator[None]:
-    """The model with other tensors in place of some of its own, everywhere it uses them.
-
-    What `torch.func.functional_call` does, without its search for names, which shows in the pass of a small network.
-    """
-    members: list[dict[str, Any]] = [held for m in model.modules() for held in (m._parameters, m._buffers) if held]
-    own = [dict(held) for held in members]
-    try:
-        for held, tensors in zip(members, own, strict=True):
-            held.update({name: others[t] for name, t in tensors.items() if t in others})
-        yield
-    finally:
-        for held, tensors in zip(members, own, strict=True):
-            held.update(tensors)
 
 
 @contextmanager
@@ -135,11 +117,11 @@ def _differentiable_attention() -> Iterator[None]:
 @contextmanager
 def _batch_statistics_only(model: nn.Module) -> Iterator[None]:
     """Stop BatchNorm from tracking: forward mode would write dual tensors into the running statistics."""
-    tracking = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
+    tracking = [m for m in model.modules() if m.training and getattr(m, "track_running_stats", False)]
     for module in tracking:
-        module.track_running_stats = False
+        module.track_running_stats = False  # type: ignore[assignment]
     try:
         yield
     finally:
         for module in tracking:
-            module.track_running_stats = True
+            module.track_running_stats = True  # type: ignore[assignment]

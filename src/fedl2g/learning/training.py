@@ -2,64 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedl2g.learning.losses import Objective
+from fedl2g.learning.optimizer import ClippedSGD
 from fedl2g.learning.profiling import DATA, GRADIENT, OPTIMISER, watch
 
-if TYPE_CHECKING:
-    from fedl2g.learning.descent import ClippedStep
-
 # (objective to minimise, cross entropy of the client's own model alone: the paper's "original local loss")
-Loss = Callable[[Tensor, Tensor], tuple[Objective, Tensor]]
-
-
-class Update:
-    """Plain SGD with the gradient norm clipped: no momentum, no weight decay, no schedule."""
-
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, clip: float = math.inf) -> None:
-        self.parameters = [p for p in dict.fromkeys(parameters) if p.requires_grad]
-        self.lr = lr
-        self.clip = clip
-
-    def step(self) -> None:
-        """Move the parameters against their gradients and forget the gradients."""
-        if self.clip == math.inf or self._clipped_step is None or not self._clipped_step(self.lr, self.clip):
-            self._step_by_torch()
-        for p in self.parameters:
-            p.grad = None
-
-    @cached_property
-    def _clipped_step(self) -> ClippedStep | None:
-        """The compiled step, for 32-bit numbers on the CPU that lie in memory without gaps."""
-        if not all(map(_is_plain, self.parameters)):
-            return None
-        from fedl2g.learning.descent import ClippedStep  # compiled on import, in a second
-
-        return ClippedStep(self.parameters)
-
-    def _step_by_torch(self) -> None:
-        moving: list[Tensor] = [p for p in self.parameters if p.grad is not None]
-        if not moving:
-            return
-        gradients = [p.grad for p in moving if p.grad is not None]
-        with torch.no_grad():
-            if self.clip < math.inf:
-                norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-                torch._foreach_mul_(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
-            torch._foreach_add_(moving, gradients, alpha=-self.lr)
-
-
-def _is_plain(p: Tensor) -> bool:
-    whole = p.is_contiguous() or p.is_contiguous(memory_format=torch.channels_last)
-    return whole and p.is_cpu and p.dtype is torch.float32 and p.grad_dtype is torch.float32
+Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class ImageView:
@@ -122,10 +75,10 @@ def training_batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
 
 
 def train(
-    view: ImageView, loss: Loss, updates: Iterable[Update], orders: Iterable[Tensor], batch_size: int
+    view: ImageView, loss: Loss, optimizers: Iterable[ClippedSGD], orders: Iterable[Tensor], batch_size: int
 ) -> TrainingLog:
-    """Train for one epoch per order: the loss of each batch, one backward pass, one step of every update."""
-    moving = list(updates)
+    """Train for one epoch per order: the loss of each batch, one backward pass, one step of every optimizer."""
+    every = list(optimizers)
     losses: list[Tensor] = []  # they stay on the device: no host sync per step
     watch.start()
     for order in orders:
@@ -133,10 +86,10 @@ def train(
             x, y = at_least_two(*view.batch(positions))
             watch.lap(DATA)
             objective, cross_entropy = loss(x, y)
-            objective.backward()
+            objective.backward()  # type: ignore[no-untyped-call]
             watch.lap(GRADIENT)
-            for update in moving:
-                update.step()
+            for optimizer in every:
+                optimizer.step()
             losses.append(cross_entropy.detach())
             watch.lap(OPTIMISER)
     return TrainingLog(len(losses), torch.stack(losses).cpu().double().mean().item() if losses else None)

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch.nn.functional import cross_entropy
 
 from fedl2g import rng
-from fedl2g.learning.training import Update
+from fedl2g.learning.optimizer import ClippedSGD
 from fedl2g.methods.base import Combined, Options, Trained, Traits
 from fedl2g.methods.class_means import ClassMeans
 from fedl2g.methods.registry import register_method
@@ -50,14 +50,14 @@ class FedGHServer(SharedHeadServer[FedGHOptions]):
             return
         generator = rng.torch_stream(self.task.seed, "fedgh", round)
         head = self.shared.network.train()
-        update = Update(head.parameters(), self.options.server_lr)
+        optimizer = ClippedSGD(head.parameters(), self.options.server_lr)
         with rng.seeded(self.task.seed, "fedgh_dropout", round):
             for _ in range(self.options.server_epochs):
                 order = torch.randperm(len(labels), generator=generator)
                 for batch in torch.split(order, self.options.server_batch_size):
                     losses = cross_entropy(head(features[batch]), labels[batch], reduction="none")
                     (losses * weights[batch]).mean().backward()  # type: ignore[no-untyped-call]
-                    update.step()
+                    optimizer.step()
 
 
 class FedGHClient(SharedHeadClient[FedGHOptions]):

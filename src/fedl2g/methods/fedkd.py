@@ -23,12 +23,12 @@ from __future__ import annotations
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 
 from fedl2g.errors import SettingError
 from fedl2g.learning.client import Client, Task
-from fedl2g.learning.losses import kl_divergence, squared_error
-from fedl2g.learning.training import Update
+from fedl2g.learning.losses import kl_divergence
+from fedl2g.learning.optimizer import ClippedSGD
 from fedl2g.methods.base import Options, Trained, Traits
 from fedl2g.methods.fml import CLIP
 from fedl2g.methods.low_rank import LOW_RANK, check_packed, compress, reconstruct
@@ -87,16 +87,16 @@ class FedKDClient(AuxiliaryClient[FedKDOptions]):
             own, auxiliary = cross_entropy(o, y), cross_entropy(u, y)
             # Both cross entropies round to 0 once every sample is learnt: no division by that.
             s = (own + auxiliary).detach().clamp(min=torch.finfo(own.dtype).eps)
-            own_loss = own + (kl_divergence(u, o) + squared_error(h, self.feature_map(a.detach()))) / s
-            auxiliary_loss = auxiliary + (kl_divergence(o, u) + squared_error(self.feature_map(a), h.detach())) / s
+            own_loss = own + (kl_divergence(u, o) + mse_loss(h, self.feature_map(a.detach()))) / s
+            auxiliary_loss = auxiliary + (kl_divergence(o, u) + mse_loss(self.feature_map(a), h.detach())) / s
             return own_loss + auxiliary_loss, own
 
-        updates = [
-            self.client.update(clip=CLIP),
-            Update(self.auxiliary.parameters(), self.options.auxiliary_lr, CLIP),
-            self.client.update(self.feature_map, clip=CLIP),  # 1 / S has no bound
+        optimizers = [
+            self.client.optimizer(clip=CLIP),
+            ClippedSGD(self.auxiliary.parameters(), self.options.auxiliary_lr, CLIP),
+            self.client.optimizer(self.feature_map, clip=CLIP),  # 1 / S has no bound
         ]
-        log = self.client.fit(round, loss, updates, networks=(self.model, self.auxiliary, self.feature_map))
+        log = self.client.fit(round, loss, optimizers, networks=(self.model, self.auxiliary, self.feature_map))
         return Trained(compress(self.shared.pack(), self.options.energy(round, self.client.task)), log)
 
 

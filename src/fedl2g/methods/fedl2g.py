@@ -17,12 +17,12 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import cross_entropy, mse_loss
 
 from fedl2g import rng
 from fedl2g.errors import SettingError
 from fedl2g.learning.client import Client, Task
 from fedl2g.learning.guidance import Space, guiding_gradient
-from fedl2g.learning.losses import Objective, guided_loss
 from fedl2g.learning.profiling import GUIDING, watch
 from fedl2g.learning.training import ImageView, TrainingLog, at_least_two
 from fedl2g.methods.base import ClientHalf, Combined, Options, ServerHalf, Trained, Traits
@@ -75,10 +75,11 @@ class FedL2GServer(ServerHalf[FedL2GOptions]):
         super().__init__(options, task)
         self.register_buffer("guide", initial_guide(options, task))
         self.register_buffer("distance", torch.zeros((), dtype=torch.float64))
-        self.step = 0.0
+        self.step = 0.0  # of this round
 
     def broadcast(self, round: int) -> Payload:
-        return class_vectors(torch.arange(len(self.guide)), self.guide)
+        self.step = 0.0  # a round begins, in which there may be no update
+        return class_vectors(torch.arange(len(self.guide)), self.guide.clone())  # the server moves its own in place
 
     def expected(self) -> Specification:
         return class_vector_spec(self.task.classes, self.options.width(self.task), self.task.dtype)
@@ -133,13 +134,15 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
     def train(self, round: int, payload: Payload) -> Trained:
         guide = self._guide(payload)
 
-        def loss(x: Tensor, y: Tensor) -> tuple[Objective, Tensor]:
+        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             features, logits = self.model(x)
-            return guided_loss(logits, features if self.options.space == "features" else logits, y, guide)
+            z = features if self.options.space == "features" else logits
+            own = cross_entropy(logits, y)
+            return own + mse_loss(z, guide.index_select(0, y)), own
 
         log = TrainingLog()
         if round > self.options.warmup_rounds:
-            log = self.client.fit(round, loss, [self.client.update(clip=CLIP)], data=self.study_set)
+            log = self.client.fit(round, loss, [self.client.optimizer(clip=CLIP)], data=self.study_set)
         return Trained(self._guiding_gradient(round, guide), log)
 
     def study_batch(self, round: int) -> ImageView:

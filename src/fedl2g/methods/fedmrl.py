@@ -60,7 +60,7 @@ class FedMRLClient(AuxiliaryClient[FedMRLOptions]):
             return own + cross_entropy(u, y), own
 
         networks = (self.model, self.projector, self.auxiliary)
-        log = self.client.fit(round, loss, [self.client.update(*networks)], networks=networks)
+        log = self.client.fit(round, loss, [self.client.optimizer(*networks)], networks=networks)
         return Trained(self.shared.pack(), log)
 
     def receive(self, payload: Payload) -> None:

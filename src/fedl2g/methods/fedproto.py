@@ -16,10 +16,9 @@ from __future__ import annotations
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 
 from fedl2g.learning.client import Client
-from fedl2g.learning.losses import squared_error
 from fedl2g.methods.base import ClientHalf, Options, Trained, Traits
 from fedl2g.methods.class_means import ClassMeans, ClassMeanServer, ClassTargets
 from fedl2g.methods.registry import register_method
@@ -64,7 +63,7 @@ class FedProtoClient(ClientHalf[FedProtoOptions]):
             if not targets.exist:
                 return own, own
             target = torch.where(targets.known[y, None], targets.vectors[y], features.detach())
-            return own + self.options.weight * squared_error(features, target), own
+            return own + self.options.weight * mse_loss(features, target), own
 
         log = self.client.fit(round, loss)
         return Trained(means.pack(), log)

@@ -48,8 +48,8 @@ class FMLClient(AuxiliaryClient[FMLOptions]):
             auxiliary_loss = beta * cross_entropy(u, y) + (1 - beta) * kl_divergence(o, u)
             return own_loss + auxiliary_loss, own  # teachers are detached: each network meets its own loss only
 
-        updates = [self.client.update(clip=CLIP), self.client.update(self.auxiliary, clip=CLIP)]
-        log = self.client.fit(round, loss, updates, networks=(self.model, self.auxiliary))
+        optimizers = [self.client.optimizer(clip=CLIP), self.client.optimizer(self.auxiliary, clip=CLIP)]
+        log = self.client.fit(round, loss, optimizers, networks=(self.model, self.auxiliary))
         return Trained(self.shared.pack(), log)
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,8 +17,9 @@ from filelock import FileLock
 from torch.nn import functional as F
 
 from fedl2g.errors import SettingError, nearest
+from fedl2g.files import replacing
 from fedl2g.models.build import build_model
-from fedl2g.process import keep_freed_memory, one_thread
+from fedl2g.process import cpu_model, keep_freed_memory, one_thread
 from fedl2g.references import is_reference
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -53,7 +52,7 @@ def step_seconds(
         raise SettingError(f"A training step needs a batch of at least 2 images (BatchNorm), not {batch_size}.")
     shape = "x".join(map(str, image_shape))
     what = f"{name} {shape} classes={classes} batch={batch_size} {layout} CPU seconds"
-    key = f"{what} torch={torch.__version__} cpu={_cpu_model()}"
+    key = f"{what} torch={torch.__version__} cpu={cpu_model()}"
     return _remembered(name, key, lambda: _measure(name, classes, image_shape, batch_size, LAYOUTS[layout]))
 
 
@@ -64,7 +63,7 @@ def faster_layout(name: str, *, classes: int, image_shape: tuple[int, int, int],
     faster, so that noise decides nothing.
     """
     shape, batch_size = "x".join(map(str, image_shape)), max(2, batch_size)
-    key = f"{name} {shape} classes={classes} batch={batch_size} speed-up torch={torch.__version__} cpu={_cpu_model()}"
+    key = f"{name} {shape} classes={classes} batch={batch_size} speed-up torch={torch.__version__} cpu={cpu_model()}"
 
     def speed_up() -> float:
         with one_thread(), torch.random.fork_rng(devices=[]), torch.enable_grad():
@@ -150,14 +149,6 @@ def _stepper(
     return step
 
 
-def _cpu_model() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 def _cache_file() -> Path:
     folder = os.environ.get("FEDL2G_CACHE") or platformdirs.user_cache_dir("fedl2g")
     return Path(folder) / "calibration.json"
@@ -187,15 +178,8 @@ def _read_cache() -> dict[str, float]:
 
 
 def _write_cache(cache: dict[str, float]) -> None:
-    """Replace the file in one move, so that no reader ever sees half of it; a folder we may not write is no error."""
-    target = _cache_file()
+    """Keep what was measured; a folder we may not write is no error."""
     with suppress(OSError):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(cache, file, indent=1, sort_keys=True)
-            os.replace(temporary, target)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        _cache_file().parent.mkdir(parents=True, exist_ok=True)
+        with replacing(_cache_file(), durable=False) as partial:  # lost in a power cut, it is measured again
+            partial.write_text(json.dumps(cache, indent=1, sort_keys=True), encoding="utf-8")

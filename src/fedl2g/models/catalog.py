@@ -36,6 +36,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "small": _SMALL,
 }
 
+# The layout `preset`: the architectures whose training step was faster in channels_last memory on two kinds of CPU (AMD
+# EPYC and Intel Xeon; docs/performance.md has the figures). A fixed table, so that equal experiments are equal
+# everywhere; changing it changes the fingerprints of the experiments that it concerns.
+CHANNELS_LAST: frozenset[str] = frozenset((*_SMALL, "cnn4", "resnet4", "googlenet", "mobilenet_v2"))
+
 
 def resolve_models(spec: str | Sequence[str]) -> tuple[str, ...]:
     """The architectures a user asked for: groups are expanded, every other name is checked and kept in its place.

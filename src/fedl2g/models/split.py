@@ -54,7 +54,8 @@ class FeaturePool(nn.Module):
             return features
         # Whole multiples, nearly every case, have an exact equivalent that is faster and deterministic on GPUs too.
         if width % self.feature_dim == 0:
-            return features.reshape(len(features), self.feature_dim, -1).mean(-1)
+            batch = features.shape[0]  # not len(), which would fix the batch size of an exported program
+            return features.reshape(batch, self.feature_dim, -1).mean(-1)
         if self.feature_dim % width == 0:
             return features.repeat_interleave(self.feature_dim // width, dim=-1)
         return F.adaptive_avg_pool1d(features, self.feature_dim)

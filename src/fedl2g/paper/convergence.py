@@ -35,13 +35,13 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, mse_loss
 
 from fedl2g import rng
+from fedl2g.files import write_text
 from fedl2g.learning.client import Task
 from fedl2g.learning.guidance import guiding_gradient
 from fedl2g.methods.base import Combined
 from fedl2g.methods.fedl2g import FedL2GServer, LogitOptions
 from fedl2g.payload import Payload, class_vectors, mean_by_class
 from fedl2g.process import one_thread
-from fedl2g.runs.directory import write_atomically
 
 CLASSES, INPUTS, BATCH = 3, 6, 10
 
@@ -235,5 +235,5 @@ def run_convergence(path: Path, *, smoke: bool = False) -> Path:
     """Measure and write the result as JSON."""
     found = measure(Problem(rounds=60) if smoke else Problem())
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(asdict(found), indent=1))
+    write_text(path, json.dumps(asdict(found), indent=1))
     return path

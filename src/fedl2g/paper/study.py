@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import FedL2GError, RunError, SettingError
+from fedl2g.files import write_text
 from fedl2g.paper.catalog import Cell, PaperExperiment, Scale, plan, scale
-from fedl2g.runs.directory import RunDirectory, write_atomically
+from fedl2g.references import references_in, require_trust
+from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.result import RunResult
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class Study:
         stored = study._stored()
         study.dataset_paths = dict(stored.get("dataset_paths", {}))
         study.settings = dict(stored.get("settings", {}))
+        require_trust(references_in(study.settings), study.folder, trust=study.settings == settings)
         for name, path in (dataset_paths or {}).items():
             known = study.dataset_paths.setdefault(name, path)
             if known != path:
@@ -66,7 +69,7 @@ class Study:
         """Remember the user's choices."""
         self.folder.mkdir(parents=True, exist_ok=True)
         values = {"scale": self.scale.name, "dataset_paths": self.dataset_paths, "settings": self.settings}
-        write_atomically(self.folder / "study.json", json.dumps(values, indent=2))
+        write_text(self.folder / "study.json", json.dumps(values, indent=2))
 
     def _stored(self) -> dict[str, Any]:
         path = self.folder / "study.json"
@@ -124,7 +127,7 @@ class Study:
             known.pop(cell.folder, None)
             if reason is not None:
                 known[cell.folder] = reason
-            write_atomically(self.folder / "failures.json", json.dumps(known, indent=2))
+            write_text(self.folder / "failures.json", json.dumps(known, indent=2))
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,7 @@ def _run_cell(
     study: Study, cell: Cell, layouts: Mapping[Path, str], jobs: int, watch: Callable[[Cell], list[Observer]] | None
 ) -> Outcome:
     from fedl2g.runs.batch import run_all
-    from fedl2g.runs.runner import Interrupted
+    from fedl2g.runs.execute import Interrupted
 
     path = study.path(cell)
     try:

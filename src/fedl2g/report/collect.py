@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel
 
 from fedl2g.errors import RunError, SettingError
-from fedl2g.experiment.policies import Aggregation, Attack, Availability, Noise, Privacy
+from fedl2g.experiment import default_settings, flat
+from fedl2g.experiment.files import written_out
+from fedl2g.experiment.identity import belongs, sampler_in_use
 from fedl2g.references import is_reference
 from fedl2g.round.record import MB, RoundRecord, best_record
 from fedl2g.runs.directory import RunDirectory, find_runs
@@ -25,15 +25,6 @@ if TYPE_CHECKING:
     from fedl2g.methods.base import Traits
 
 BASELINE = "local"  # plain local training, to which losses are compared
-_HOW_NOT_WHAT = ("execution.",)
-_LATER_TABLES: dict[str, type[BaseModel]] = {
-    "noise": Noise,
-    "privacy": Privacy,
-    "aggregation": Aggregation,
-    "attack": Attack,
-    "availability": Availability,
-}
-_LATER = {f"{t}.{n}": field.default for t, kind in _LATER_TABLES.items() for n, field in kind.model_fields.items()}
 
 
 @dataclass(frozen=True)
@@ -90,38 +81,33 @@ class Group:
         return self.runs[0].traits
 
 
-def read_runs(paths: Iterable[Path]) -> list[Run]:
-    """The runs in these directories and in folders of runs."""
+def read_runs(paths: Iterable[Path], *, trust: bool = False) -> list[Run]:
+    """The runs in these directories and in folders of runs; one that names code is refused unless it is trusted."""
     found: dict[Path, Run] = {}
     for path in paths:
-        for directory in find_runs(path) or [RunDirectory.open(path)]:
-            directory.about()
+        for run in find_runs(path) or [RunDirectory(path)]:
+            directory = RunDirectory.open(run.path, trust=trust)
             found.setdefault(directory.path.resolve(), _read(directory))
     return list(found.values())
 
 
 def _read(directory: RunDirectory) -> Run:
-    try:
-        settings = tomllib.loads((directory.path / "experiment.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{directory.path / 'experiment.toml'} cannot be read: {error}") from error
-    # A table of settings that all have their defaults is not in the file: a default says the same where it is.
-    told = {name: value for name, value in flat(settings).items() if name not in _LATER or value != _LATER[name]}
-    run = Run(directory, told, directory.history())
-    if "method.name" not in run.settings or "seed" not in run.settings:
-        raise RunError(f"{directory.path / 'experiment.toml'} names no method or no seed; it is not a run of fedl2g")
+    run = Run(directory, _comparable(directory.settings()), directory.history())
+    if "method.name" not in run.settings:
+        raise RunError(f"{directory.path / 'experiment.toml'} names no method; it is not a run of fedl2g")
     return run
 
 
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted names."""
-    result: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            result |= flat(value, f"{prefix}{key}.")
-        else:
-            result[prefix + key] = value
-    return result
+def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings such that files which say the same in more or fewer words are equal.
+
+    Single settings are all there; of the tables only what is not its default, which also keeps a report readable.
+    """
+    defaults = default_settings()
+    single = {name: value for name, value in defaults.items() if "." not in name}
+    told = {name: v for name, v in flat(written_out(settings)).items() if "." not in name or v != defaults.get(name)}
+    sampler = sampler_in_use(told.get("sampler"), protected="privacy.clip" in told)
+    return {**single, **told, "sampler": sampler}
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
@@ -143,7 +129,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
 
 def _identity(run: Run) -> dict[str, Any]:
-    return {k: v for k, v in run.settings.items() if k != "seed" and not k.startswith(_HOW_NOT_WHAT)}
+    return {k: v for k, v in run.settings.items() if k != "seed" and belongs(k)}
 
 
 def _differing(settings: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -283,7 +269,7 @@ def cached_dataset(fingerprint: str) -> Dataset | None:
     from fedl2g.data import Dataset
     from fedl2g.data.cache import cache_folder
 
-    for meta in sorted(cache_folder(None).glob("*/meta.json")):
+    for meta in sorted(cache_folder(None).glob("[!.]*/meta.json")):  # those that are being written have a dot
         try:
             if json.loads(meta.read_text(encoding="utf-8")).get("fingerprint") == fingerprint:
                 return Dataset.open(meta.parent)

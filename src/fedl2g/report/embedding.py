@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import FedL2GError
-from fedl2g.references import references_in
 from fedl2g.report.collect import Group, Run, cached_dataset, number
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ def embeddable(groups: Sequence[Group]) -> list[Group]:
 def embed(run: Run) -> dict[str, Any] | None:
     """Points (x, y, kind, class, client) in the plane, from the run's last checkpoint.
 
-    None where there is nothing to draw: no checkpoint, data that is not on this machine, a method whose server sends no
-    class vectors, or networks that are the user's own code (a report imports no code that a run names).
+    None where there is nothing to draw: no checkpoint, data that is not on this machine, or a method whose server sends
+    no class vectors. Networks that are somebody's own code are imported: the run was opened with trust, or names none.
     """
     import torch
 
@@ -97,40 +96,39 @@ def _plane(points: torch.Tensor) -> Any:
 
 def _vectors(run: Run) -> _Vectors | None:
     """What the server of the last checkpoint would send, and what its clients' networks make of their test samples."""
-    import safetensors.torch
     import torch
+    from safetensors import SafetensorError
 
     from fedl2g.engines.host import Host
     from fedl2g.methods.registry import get_method
     from fedl2g.process import one_thread
+    from fedl2g.runs.checkpoint import newest
     from fedl2g.setup import Setup
 
-    checkpoints = sorted(run.directory.checkpoints.glob("round-*"))
+    checkpoint = newest(run.directory.checkpoints)
     dataset = cached_dataset(str(run.directory.about()["dataset_fingerprint"]))
-    if not checkpoints or dataset is None or references_in({**run.settings, "method": run.method}):
+    if checkpoint is None or dataset is None:
         return None
     try:
+        checkpoint.verify()
         experiment = run.directory.experiment()
         setup = Setup(experiment, dataset, run.directory.partition())
         server = get_method(experiment.method.name).server(experiment.method, setup.task)
-        tensors = safetensors.torch.load_file(checkpoints[-1] / "server.safetensors")
-        own = {name.removeprefix("server."): value for name, value in tensors.items() if name.startswith("server.")}
-        server.load_state_dict(own)
-        round = int(checkpoints[-1].name.removeprefix("round-"))
-        sent = server.broadcast(round + 1)
+        server.load_state_dict(checkpoint.server())
+        sent = server.broadcast(checkpoint.round + 1)
         if set(sent) != {"ids", "rows"} or sent["rows"].shape[1] not in (setup.task.feature_dim, setup.task.classes):
             return None
         space = "features" if sent["rows"].shape[1] == setup.task.feature_dim else "logits"
         host = Host(setup, torch.device("cpu"))
         try:
             with one_thread(), torch.no_grad():
-                host.restore(checkpoints[-1])
+                host.restore(checkpoint.path)
                 of_clients = _client_vectors(host, experiment.clients, 0 if space == "features" else 1)
         finally:
             host.close()  # no weights of clients stay behind on the disk
-    except (FedL2GError, OSError, KeyError, RuntimeError, safetensors.SafetensorError):
+    except (FedL2GError, OSError, KeyError, RuntimeError, SafetensorError):
         return None  # a checkpoint of another version or half deleted: the report is complete without this figure
-    return _Vectors(round, space, dataset.class_names, sent, *of_clients)
+    return _Vectors(checkpoint.round, space, dataset.class_names, sent, *of_clients)
 
 
 def _client_vectors(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import fedl2g
 from fedl2g.errors import SettingError
+from fedl2g.files import reason_of, replacing
 from fedl2g.methods.registry import method_names
 from fedl2g.report.collect import (
     Group,
@@ -51,18 +52,23 @@ def write_report(
     title: str = "",
     tsne: bool = True,
     notes: Sequence[str] = (),
+    trust: bool = False,
     progress: Progress = lambda what, done, total: None,
 ) -> Path:
-    """Write the report of these runs (directories, or folders of them) to an HTML file."""
-    runs = read_runs(paths)
+    """Write the report of these runs (directories, or folders of them) to an HTML file.
+
+    Runs that name code are refused unless you `trust` them: their networks are built for t-SNE.
+    """
+    runs = read_runs(paths, trust=trust)
     if not runs:
         raise SettingError(f"no runs in {', '.join(map(str, paths))}; start one with `fedl2g run`")
     content = collect_report(runs, title=title, tsne=tsne, notes=notes, progress=progress)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(render(content), encoding="utf-8")
+        with replacing(target, durable=False) as partial:
+            partial.write_text(render(content), encoding="utf-8")
     except OSError as error:
-        raise SettingError(f"cannot write the report to {target}: {error.strerror}") from error
+        raise SettingError(f"cannot write the report to {target}: {reason_of(error)}") from error
     return target
 
 

@@ -1,13 +1,17 @@
-"""Tables for the terminal: the result of a run, a comparison of methods."""
+"""Tables for the terminal about runs: result, profile, machine, a comparison of methods, what uploads gave away."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from fedl2g.runs.result import RunResult
+from fedl2g.round.record import RoundRecord
+from fedl2g.runs.result import RunResult, aggregate, other_predictors
+
+if TYPE_CHECKING:
+    from fedl2g.leakage.probe import Leak
 
 
 def comparison_table(results: Mapping[str, Sequence[RunResult]]) -> Table:
@@ -32,38 +36,10 @@ def comparison_table(results: Mapping[str, Sequence[RunResult]]) -> Table:
             f"{row['server_seconds_per_round'][0]:.3f}",
             str(len(results[label])) + _unusual(results[label]),
         )
-        for name in _other_predictors(results[label]):
+        for name in other_predictors(results[label]):
             table.add_row(f"  its {name}", _percent(*row[f"{name}_accuracy"]))
     table.caption = "MB and seconds are per round, summed over participants; 'at round' is where the best was reached"
     return table
-
-
-def aggregate(results: Sequence[RunResult]) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation over seeds of every number of a result."""
-    numbers: dict[str, tuple[float, float]] = {}
-    for name in (
-        "best_accuracy",
-        "last_accuracy",
-        "mean_client_accuracy",
-        "best_round",
-        "up_mb_per_round",
-        "down_mb_per_round",
-        "client_seconds_per_round",
-        "server_seconds_per_round",
-    ):
-        numbers[name] = _mean_and_std([float(getattr(result, name)) for result in results])
-    for name in _other_predictors(results):
-        numbers[f"{name}_accuracy"] = _mean_and_std([result.other_accuracies[name] for result in results])
-    return numbers
-
-
-def _other_predictors(results: Sequence[RunResult]) -> list[str]:
-    """Further predictors of a method, such as FedProto's head: their accuracy in the method's best round."""
-    return [name for name in results[0].other_accuracies if all(name in r.other_accuracies for r in results)]
-
-
-def _mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def result_table(result: RunResult) -> Table:
@@ -86,6 +62,48 @@ def result_table(result: RunResult) -> Table:
         "run": result.run,
     }.items():
         table.add_row(name, value)
+    return table
+
+
+def profile_table(history: Iterable[RoundRecord]) -> Table:
+    """Where the time of the rounds went, the largest part first."""
+    from fedl2g.learning.profiling import total_profile
+
+    parts = total_profile(record.profile_seconds for record in history)
+    whole = sum(parts.values()) or 1.0
+    table = Table("where the time went", "seconds", "share", title="profile (seconds of processors, all rounds)")
+    for name, seconds in sorted(parts.items(), key=lambda part: -part[1]):
+        table.add_row(name, f"{seconds:.2f}", f"{seconds / whole:.1%}")
+    return table
+
+
+def machine_table(environment: Mapping[str, Any]) -> Table:
+    """The machine that started a run, and its packages."""
+    table = Table(show_header=False, box=None)
+    for name in ("fedl2g", "commit", "python", "cpu", "cpus", "platform"):
+        table.add_row(name, str(environment.get(name)))
+    packages = environment.get("packages", {})
+    table.add_row("packages", ", ".join(f"{name} {version}" for name, version in packages.items() if version))
+    return table
+
+
+def leak_table(leaks: Iterable[Leak]) -> Table:
+    """A row per method: what its uploads gave away, beside what it achieved."""
+    table = Table("method", "best accuracy", "AUC, one round", "AUC, all rounds", "AUC, samples", "up MB", "epsilon")
+    for leak in leaks:
+        table.add_row(
+            leak.method,
+            f"{leak.accuracy:.2%}",
+            f"{leak.one_round:.3f}",
+            f"{leak.all_rounds:.3f}",
+            "" if leak.samples is None else f"{leak.samples:.3f}",
+            f"{leak.up_mb_per_round:.3f}",
+            "" if leak.epsilon is None else f"{leak.epsilon:.3g}",
+        )
+    table.caption = (
+        "AUC of guessing a client's classes from its uploads, and of guessing, with its network, whether a sample was "
+        "in an upload: 1 is certainty, 0.5 is guessing"
+    )
     return table
 
 

@@ -7,11 +7,12 @@ traits say so, and then no rule and no guarantee is accepted: `fedl2g.experiment
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fedl2g.experiment import Experiment
+from fedl2g.experiment.policies import Aggregation
 from fedl2g.methods.base import Combined, Reply, Traits
 from fedl2g.payload import PRESENT, Payload, Specification
 from fedl2g.privacy.mechanism import Mechanism
@@ -33,30 +34,40 @@ class Aggregator(Policy):
         """What the replies, ordered by client, come to; `broadcast` is what the clients of this round received."""
         raise NotImplementedError
 
+    def decoded(self, payload: Payload) -> Payload:
+        """What a reply stands for, as the method's client made it."""
+        if self.dense is not None:
+            payload = self.dense.unpack(payload)
+        return self.traits.codec.decode(payload, self.expected)
+
     def started_from(self, broadcast: Payload) -> Payload:
         """The network that the clients of a round started from."""
         return self.traits.codec.decode(broadcast, self.expected)
 
 
 class RawReplies(Aggregator):
-    """Hands over the replies as they came, to a method that asks for that."""
+    """Hands over the replies by themselves, to a method that asks for that."""
 
     def combine(self, round: int, replies: Sequence[Reply], broadcast: Payload) -> Combined | None:
-        return Combined({}, tuple(replies)) if replies else None
+        if not replies:
+            return None
+        return Combined({}, tuple(replace(reply, payload=self.decoded(reply.payload)) for reply in replies))
 
 
 class ByRule(Aggregator):
     """Combines by a rule: the mean, or a robust one."""
 
-    def __init__(self, experiment: Experiment, traits: Traits, expected: Specification, dense: Dense | None) -> None:
+    def __init__(
+        self, settings: Aggregation, traits: Traits, expected: Specification, dense: Dense | None = None
+    ) -> None:
         super().__init__(traits, expected, dense)
-        self.settings = experiment.aggregation
-        self.rule = rules.get(self.settings.rule)
+        self.settings = settings
+        self.rule = rules.get(settings.rule)
 
     def combine(self, round: int, replies: Sequence[Reply], broadcast: Payload) -> Combined | None:
         if not replies or self.traits.uploads == "nothing":
             return None
-        payloads = [self._decoded(reply.payload) for reply in replies]
+        payloads = [self.decoded(reply.payload) for reply in replies]
         weights = [r.weight for r in replies] if any(r.weight != 1.0 for r in replies) else None
         if self.traits.uploads == "network":
             sizes = [float(r.report.samples) for r in replies] if self.traits.weighted_by_samples else None
@@ -69,11 +80,6 @@ class ByRule(Aggregator):
         each = [torch.full_like(p["rows"][:, 0], r.weight) for p, r in zip(payloads, replies, strict=True)]
         rows = {name: torch.cat([p[name] for p in payloads]) for name in ("ids", "rows")}
         return Combined({**rows, "weights": torch.cat(each)})
-
-    def _decoded(self, payload: Payload) -> Payload:
-        if self.dense is not None:
-            payload = self.dense.unpack(payload)
-        return self.traits.codec.decode(payload, self.expected)
 
 
 class Private(Aggregator):

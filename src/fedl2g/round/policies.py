@@ -72,4 +72,4 @@ def _aggregator(
         return RawReplies(traits, server.expected(), dense)
     if mechanism is not None and dense is not None:
         return Private(mechanism, traits, server.expected(), dense)
-    return ByRule(experiment, traits, server.expected(), dense)
+    return ByRule(experiment.aggregation, traits, server.expected(), dense)

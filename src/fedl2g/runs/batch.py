@@ -12,13 +12,15 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 
+from fedl2g.data import Dataset
 from fedl2g.errors import FedL2GError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Observer
 from fedl2g.references import loaded_plugins
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.execute import Interrupted
 from fedl2g.runs.result import RunResult
-from fedl2g.runs.runner import Interrupted, run
+from fedl2g.runs.runner import run
 from fedl2g.setup import load_data, settle_layout
 
 
@@ -28,11 +30,13 @@ def run_all(
     jobs: int = 1,
     watch: Callable[[Path], list[Observer]] | None = None,
     failed: Callable[[Path, FedL2GError], None] | None = None,
+    data: Dataset | None = None,
 ) -> Iterator[tuple[Path, RunResult]]:
     """Run experiments in their directories; those that are over are not run again.
 
     With one job they run here, each watched by the observers that `watch` makes for it; with more, each in a process of
     its own. `failed` is told of a run that could not be run, and the others go on; without it the error is raised.
+    `data` is the dataset of all of them, where it is loaded already; processes of their own load it themselves.
     """
 
     def attempt(path: Path, get: Callable[[], RunResult]) -> Iterator[tuple[Path, RunResult]]:
@@ -45,10 +49,10 @@ def run_all(
         else:
             yield path, result
 
-    experiments = settle_layouts(experiments)
+    experiments = settle_layouts(experiments, data)
     if jobs == 1:
         for path, experiment in experiments.items():
-            yield from attempt(path, partial(run, experiment, path, watch(path) if watch else ()))
+            yield from attempt(path, partial(run, experiment, path, watch(path) if watch else (), data=data))
         return
     with ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(_run_apart, path, experiment): path for path, experiment in experiments.items()}
@@ -60,7 +64,7 @@ def run_all(
             raise
 
 
-def settle_layouts(experiments: Mapping[Path, Experiment]) -> dict[Path, Experiment]:
+def settle_layouts(experiments: Mapping[Path, Experiment], data: Dataset | None = None) -> dict[Path, Experiment]:
     """Settle `auto` once for runs on the same data and models: methods are compared in equal layouts.
 
     A run that was started keeps its layouts, and gives them to those that were not. An experiment that cannot be
@@ -75,9 +79,11 @@ def settle_layouts(experiments: Mapping[Path, Experiment]) -> dict[Path, Experim
         alike = (e.dataset, e.samples, e.image_size, e.models, e.batch_size, e.device)
         with contextlib.suppress(FedL2GError):
             if path in started:
-                settled[path] = e.settled(RunDirectory.open(path).experiment().layout)
+                _, settled[path] = RunDirectory.open_own(path, e)
             else:
-                settled[path] = e.settled(chosen[alike]) if alike in chosen else settle_layout(e, load_data(e))
+                if alike not in chosen:
+                    chosen[alike] = settle_layout(e, load_data(e) if data is None else data).layout
+                settled[path] = e.settled(chosen[alike])
         chosen.setdefault(alike, settled[path].layout)
     return settled
 

@@ -1,7 +1,7 @@
-"""Checkpoints: a folder per kept round, written aside and renamed, so that it exists whole or not at all.
+"""Checkpoints: a folder per kept round that exists whole or not at all. This module alone knows what is inside.
 
-A checkpoint holds `server.safetensors`, a `client-NNNNNN.safetensors` for each client that has trained, and
-`state.json` with the history, the experiment's fingerprint and a digest of every file.
+A checkpoint holds `server.safetensors`, a state file for each client that has trained (engines/states.py names them),
+and `state.json` with the history, the experiment's fingerprint and a digest of every file.
 """
 
 from __future__ import annotations
@@ -9,71 +9,161 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
+import re
 import shutil
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors
 import safetensors.torch
 
-from fedl2g.errors import FedL2GError, PayloadError, RunError
-from fedl2g.federation import Federation
+from fedl2g.engines.states import State, client_file, read_state, write_state
+from fedl2g.errors import PayloadError, RunError
+from fedl2g.files import reason_of, remove_leftovers, replacing
+
+if TYPE_CHECKING:
+    from fedl2g.federation import Federation
 
 _FORMAT = 1
 _KEPT = 2  # the newest may be damaged by a failing disk: the one before it still stands
+_SERVER, _STATE = "server.safetensors", "state.json"
+_OF_SERVER = "server."  # what the names of the server half's tensors begin with
+_NAME = re.compile(r"round-([0-9]{6,})")
 _log = logging.getLogger(__name__)
+
+
+class Damaged(RunError):
+    """A checkpoint that is not as it was written."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(f"{path} is damaged ({what}); restore it from a copy, or delete it")
+        self.what = what
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint. What is read from it is compared with its digest: it is as it was written, or `Damaged`."""
+
+    path: Path
+
+    @property
+    def round(self) -> int:
+        """The last round that is in it."""
+        match = _NAME.fullmatch(self.path.name)
+        if match is None:
+            raise RunError(f"{self.path}: is not a checkpoint; its name would be round- and a number")
+        return int(match[1])
+
+    @cached_property
+    def state(self) -> dict[str, Any]:
+        """What state.json holds: `fingerprint`, `round`, `files` (their digests) and the federation's `values`."""
+        try:
+            sealed = json.loads((self.path / _STATE).read_text(encoding="utf-8"))
+            state: dict[str, Any] = sealed["state"]
+            if sealed["digest"] != _seal(state):
+                raise Damaged(self.path, f"{_STATE} is not as it was written")
+            if state["format"] != _FORMAT:
+                raise Damaged(self.path, f"unknown format {state['format']!r}")
+            fitting = isinstance(state["files"], dict) and isinstance(state["fingerprint"], str)
+            fitting &= isinstance(state["values"], dict) and isinstance(state["values"].get("history"), list)
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            raise Damaged(self.path, f"{_STATE} cannot be read: {error!r}") from error
+        if not fitting:
+            raise Damaged(self.path, f"{_STATE} holds no history or no digests")
+        return state
+
+    def verify(self) -> None:
+        """Read every file and compare it with its digest."""
+        try:
+            found = {file.name: _digest(file) for file in self.path.iterdir() if file.name != _STATE}
+        except OSError as error:
+            raise Damaged(self.path, f"it cannot be read: {reason_of(error)}") from error
+        files = self.state["files"]
+        if wrong := sorted(name for name in files.keys() | found.keys() if files.get(name) != found.get(name)):
+            raise Damaged(self.path, f"{wrong[0]} is missing or not as it was written")
+
+    def tensors(self) -> State:
+        """The federation's tensors, of its server and its policies."""
+        return self._read(self.path / _SERVER)
+
+    def server(self) -> State:
+        """The tensors of the method's server half."""
+        found = self.tensors().items()
+        return {name.removeprefix(_OF_SERVER): tensor for name, tensor in found if name.startswith(_OF_SERVER)}
+
+    def client(self, client: int) -> State | None:
+        """The state of one client; None if it had not trained."""
+        path = client_file(self.path, client)
+        return self._read(path) if path.name in self.state["files"] else None
+
+    def _read(self, path: Path) -> State:
+        try:
+            if _digest(path) != self.state["files"].get(path.name):
+                raise Damaged(self.path, f"{path.name} is not as it was written")
+            return read_state(path)
+        except (OSError, safetensors.SafetensorError) as error:
+            raise Damaged(self.path, f"{path.name} cannot be read: {reason_of(error)}") from error
+
+
+def checkpoint_path(folder: Path, round: int) -> Path:
+    """Where the checkpoint of a round is."""
+    return folder / f"round-{round:06d}"
+
+
+def checkpoints(folder: Path) -> list[Checkpoint]:
+    """The checkpoints in a folder, ascending by round; nothing of them has been read."""
+    found = [Checkpoint(path) for path in folder.glob("round-*") if _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda checkpoint: checkpoint.round)
+
+
+def newest(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint in a folder."""
+    found = checkpoints(folder)
+    return found[-1] if found else None
 
 
 def write_checkpoint(folder: Path, federation: Federation) -> Path:
     """Save the federation as it stands between two rounds."""
-    partial, final = folder / ".partial", folder / f"round-{federation.round:06d}"
+    path, on_disk = checkpoint_path(folder, federation.round), set[str]()
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        federation.engine.save(partial)
-        known = _unchanged(partial, folder)
-        tensors, values = federation.state_dict()
-        safetensors.torch.save_file(
-            {k: t.contiguous().clone() for k, t in tensors.items()}, partial / "server.safetensors"
-        )
-        state = {
-            "format": _FORMAT,
-            "fingerprint": federation.experiment.fingerprint,
-            "round": federation.round,
-            "files": {path.name: known.get(path.name) or _digest(path) for path in sorted(partial.iterdir())},
-            "values": values,
-        }
-        sealed = {"state": state, "digest": _seal(state)}
-        (partial / "state.json").write_text(json.dumps(sealed), encoding="utf-8")
-        for path in (*(path for path in partial.iterdir() if path.name not in known), partial):
-            _flush_to_disk(path)
-        if final.exists():
-            shutil.rmtree(final)
-        partial.rename(final)
-        _flush_to_disk(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(path, on_disk=on_disk) as partial:
+            partial.mkdir()
+            federation.engine.save(partial)
+            known = _unchanged(partial, newest(folder))
+            on_disk.update(known)
+            tensors, values = federation.state_dict()
+            write_state(partial / _SERVER, {name: tensor.contiguous().clone() for name, tensor in tensors.items()})
+            state = {
+                "format": _FORMAT,
+                "fingerprint": federation.experiment.fingerprint,
+                "round": federation.round,
+                "files": {file.name: known.get(file.name) or _digest(file) for file in sorted(partial.iterdir())},
+                "values": values,
+            }
+            sealed = {"state": state, "digest": _seal(state)}
+            (partial / _STATE).write_text(json.dumps(sealed), encoding="utf-8")
     except (OSError, safetensors.SafetensorError, RunError) as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        reason = getattr(error, "strerror", None) or str(error)
         raise RunError(
-            f"cannot write the checkpoint of round {federation.round}: {reason}; earlier checkpoints are intact: make "
-            f"room, then continue with `fedl2g resume {folder.parent}`"
+            f"cannot write the checkpoint of round {federation.round}: {reason_of(error)}; earlier checkpoints are "
+            f"intact: make room, then continue with `fedl2g resume {folder.parent}`"
         ) from error
-    for old in _checkpoints(folder)[:-_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
-    return final
+    for old in checkpoints(folder)[:-_KEPT]:
+        shutil.rmtree(old.path, ignore_errors=True)
+    return path
 
 
 def restore_checkpoint(folder: Path, federation: Federation) -> int:
     """Bring the federation to its newest sound checkpoint, or to its start when there is none; the round it is at."""
-    shutil.rmtree(folder / ".partial", ignore_errors=True)
-    found = _checkpoints(folder)
-    for path in reversed(found):
+    remove_leftovers(folder)
+    found = checkpoints(folder)
+    for checkpoint in reversed(found):
         try:
-            state = _read_state(path, federation.experiment.fingerprint)
-            _load(path, federation, state["values"])
-        except _Damaged as error:
-            _log.warning("%s is damaged (%s); trying the one before it", path, error)
+            _restore(checkpoint, federation)
+        except Damaged as error:
+            _log.warning("%s is damaged (%s); trying the one before it", checkpoint.path, error.what)
         else:
             return federation.round
     if found:
@@ -86,65 +176,41 @@ def restore_checkpoint(folder: Path, federation: Federation) -> int:
     return 0
 
 
-def _load(path: Path, federation: Federation, values: dict[str, Any]) -> None:
-    """Bring the server and the clients to a checkpoint whose files are as they were written."""
+def _restore(checkpoint: Checkpoint, federation: Federation) -> None:
+    """Bring the server and the clients to a checkpoint."""
+    if checkpoint.state["fingerprint"] != federation.experiment.fingerprint:
+        raise RunError(
+            f"{checkpoint.path} belongs to another experiment; a run can only continue from its own checkpoints"
+        )
+    checkpoint.verify()
     try:
-        federation.load_state_dict(safetensors.torch.load_file(path / "server.safetensors"), values)
-        federation.engine.restore(path)
+        federation.load_state_dict(checkpoint.tensors(), checkpoint.state["values"])
+        federation.engine.restore(checkpoint.path)
     except (OSError, ValueError, LookupError, TypeError, RuntimeError, AttributeError, ArithmeticError) as error:
-        raise _Damaged(f"it does not fit this experiment: {error!r}") from error
+        raise Damaged(checkpoint.path, f"it does not fit this experiment: {error!r}") from error
     except (safetensors.SafetensorError, PayloadError) as error:
-        raise _Damaged(str(error)) from error
+        raise Damaged(checkpoint.path, str(error)) from error
 
 
-class _Damaged(FedL2GError):
-    """A checkpoint that cannot be trusted."""
-
-
-def _read_state(path: Path, fingerprint: str) -> dict[str, Any]:
-    try:
-        sealed = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        state: dict[str, Any] = sealed["state"]
-        if sealed["digest"] != _seal(state):
-            raise _Damaged("state.json is not as it was written")
-        if state["format"] != _FORMAT:
-            raise _Damaged(f"unknown format {state['format']!r}")
-        files = dict(state["files"])
-        belongs_to, values = state["fingerprint"], state["values"]
-        found = {file.name: _digest(file) for file in path.iterdir() if file.name != "state.json"}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _Damaged(f"state.json cannot be read: {error!r}") from error
-    if not isinstance(values, dict) or not isinstance(values.get("history"), list):
-        raise _Damaged("state.json holds no history")
-    if belongs_to != fingerprint:
-        raise RunError(f"{path} belongs to another experiment; a run can only continue from its own checkpoints")
-    if wrong := sorted(name for name in files.keys() | found.keys() if files.get(name) != found.get(name)):
-        raise _Damaged(f"{wrong[0]} is missing or not as it was written")
-    return state
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    return sorted(folder.glob("round-*"))
-
-
-def _unchanged(partial: Path, folder: Path) -> dict[str, str]:
-    """The files that are the very files of the newest checkpoint (clients that have not moved), with their digests.
+def _unchanged(partial: Path, before: Checkpoint | None) -> dict[str, str]:
+    """The files that are the very files of the checkpoint before (clients that have not moved), with their digests.
 
     They are on disk already, and their digest stays the one of the moment they were written: made again now, it would
     seal a fault of the disk.
     """
-    found = _checkpoints(folder)
-    if not found:
-        return {}
     try:
-        files: dict[str, str] = json.loads((found[-1] / "state.json").read_text(encoding="utf-8"))["state"]["files"]
+        files = before.state["files"] if before is not None else {}
         return {
-            path.name: files[path.name]
-            for path in partial.iterdir()
-            if path.name in files and (found[-1] / path.name).exists() and path.samefile(found[-1] / path.name)
+            file.name: files[file.name]
+            for file in partial.iterdir()
+            if before is not None and file.name in files and _same(file, before.path / file.name)
         }
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, Damaged):
         return {}
+
+
+def _same(one: Path, other: Path) -> bool:
+    return other.exists() and one.samefile(other)
 
 
 def _seal(state: dict[str, Any]) -> str:
@@ -155,11 +221,3 @@ def _seal(state: dict[str, Any]) -> str:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

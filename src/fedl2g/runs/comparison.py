@@ -11,9 +11,11 @@ from typing import Any
 
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment, overlay, parse_override
+from fedl2g.files import write_text
 from fedl2g.methods.registry import get_method
-from fedl2g.runs.directory import RunDirectory, write_atomically
-from fedl2g.runs.result import RunResult
+from fedl2g.round.record import RoundRecord
+from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.result import RunResult, aggregate
 
 
 class Comparison:
@@ -66,11 +68,7 @@ class Comparison:
             raise RunError(f"{directory} is not a folder; choose another --out")
         for folder, experiment in planned.items():
             if (directory / folder / "run.json").is_file():
-                run = RunDirectory.open(directory / folder)
-                if experiment.layout == "auto":  # was settled when the run was started
-                    experiment = experiment.settled(run.experiment().layout)
-                if run.about()["fingerprint"] != experiment.fingerprint:
-                    raise RunError(f"{directory / folder} holds another experiment; choose another --out")
+                RunDirectory.open_own(directory / folder, experiment)  # refuses another experiment's
         return cls(
             directory,
             {directory / folder: experiment for folder, experiment in planned.items()},
@@ -92,8 +90,6 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain values: per method the mean, the standard deviation and every run."""
-        from fedl2g.report.tables import aggregate
-
         return {
             "directory": str(self.directory),
             "methods": {
@@ -108,15 +104,18 @@ class Comparison:
         }
 
     def write(self) -> Path:
-        """Write comparison.json and the curves; the figure's path."""
-        from fedl2g.report.figures import draw_curves
+        """Write comparison.json."""
+        path = self.directory / "comparison.json"
+        write_text(path, json.dumps(self.to_dict(), indent=2))
+        return path
 
-        write_atomically(self.directory / "comparison.json", json.dumps(self.to_dict(), indent=2))
-        histories: dict[str, list[Any]] = {}
+    def histories(self) -> dict[str, list[list[RoundRecord]]]:
+        """The records of every run that could be run, by method: what curves are drawn from."""
+        found: dict[str, list[list[RoundRecord]]] = {}
         for path, label in self.labels.items():
             if path not in self.failures:
-                histories.setdefault(label, []).append(RunDirectory(path).history())
-        return draw_curves(histories, self.directory / "curves.png")
+                found.setdefault(label, []).append(RunDirectory(path).history())
+        return found
 
 
 def _settings(file: Path | None, overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,19 +1,25 @@
-"""A run directory: experiment, environment, partition, metrics (append-only), checkpoints, figures, result."""
+"""A run directory: experiment, environment, partition, metrics (append-only), checkpoints, figures, result.
+
+A directory may come from somebody else. What it names as code (a model, a dataset, a method) is imported by nobody who
+has not said to trust it: an `Experiment`, whose making imports a method, cannot be had from an untrusted directory.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-import shutil
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import RunError
-from fedl2g.experiment.policies import SITES
+from fedl2g.experiment.identity import SITES
+from fedl2g.files import appearing, reason_of, write_text
+from fedl2g.references import loaded_plugins, references_in, require_trust
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.result import RunResult
 
@@ -31,18 +37,18 @@ _log = logging.getLogger(__name__)
 
 
 class RunDirectory:
-    """One run on disk; reading it needs no torch."""
+    """One run on disk; reading it needs no torch. `trusted`: code that it names may be imported."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, trusted: bool = False) -> None:
         self.path = path
+        self.trusted = trusted
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.figures = path / "figures"
 
     @classmethod
     def create(cls, path: Path, setup: Setup) -> RunDirectory:
-        """Make a new run directory; it appears whole or not at all."""
-        from fedl2g.references import loaded_plugins
+        """Make a new run directory; it appears whole or not at all. The code in it was named by the user."""
         from fedl2g.runs.environment import describe_environment
 
         experiment = setup.experiment
@@ -60,34 +66,57 @@ class RunDirectory:
             "plugins": loaded_plugins(),
             "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
-        partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+        files = {
+            "metrics.jsonl": "",
+            "experiment.toml": experiment.to_toml(),
+            "partition.json": setup.partition.to_json(),
+            "environment.json": json.dumps(describe_environment(), indent=2),
+            "run.json": json.dumps(about, indent=2),
+        }
         try:
-            partial.mkdir(parents=True)
-            (partial / "checkpoints").mkdir()
-            (partial / "figures").mkdir()
-            (partial / "metrics.jsonl").touch()
-            (partial / "experiment.toml").write_text(experiment.to_toml(), encoding="utf-8")
-            (partial / "partition.json").write_text(setup.partition.to_json(), encoding="utf-8")
-            (partial / "environment.json").write_text(json.dumps(describe_environment(), indent=2), encoding="utf-8")
-            (partial / "run.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
-            if path.is_dir() and not any(path.iterdir()):
-                path.rmdir()  # an empty folder the user made for the run
-            partial.rename(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with appearing(path) as partial:
+                for folder in ("checkpoints", "figures"):
+                    (partial / folder).mkdir(parents=True)
+                for name, text in files.items():
+                    (partial / name).write_text(text, encoding="utf-8")
         except OSError as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise RunError(f"cannot create the run directory {path}: {error.strerror}") from error
-        return cls(path)
+            raise RunError(f"cannot create the run directory {path}: {reason_of(error)}") from error
+        return cls(path, trusted=True)
 
     @classmethod
-    def open(cls, path: Path) -> RunDirectory:
-        """An existing run directory."""
-        run = cls(path)
-        if not path.is_dir():
-            raise RunError(f"{path} is not a run directory: there is no such folder; `fedl2g list` shows the runs")
-        if not (path / "run.json").is_file():
-            raise RunError(f"{path} is not a run directory: it has no run.json; `fedl2g list` shows the runs")
-        run.about()
+    def open(cls, path: Path, *, trust: bool = False) -> RunDirectory:
+        """An existing run directory; one that names code is refused unless the user says to trust it."""
+        run = cls(path, trusted=trust)
+        run._check()
+        require_trust(references_in(run.settings()), path, trust=trust)
         return run
+
+    @classmethod
+    def open_own(cls, path: Path, experiment: Experiment) -> tuple[RunDirectory, Experiment]:
+        """The directory in which the user's experiment was started, and the experiment with the layouts it began with.
+
+        A directory of another experiment is refused. Nothing that it names is imported, since the user's experiment
+        counts and not the one in the file; it is trusted with no more code than the user has named.
+        """
+        run = cls(path)
+        run._check()
+        about, settings = run.about(), run.settings()
+        if experiment.layout == "auto" and isinstance(layout := settings.get("layout"), str):
+            experiment = experiment.settled(layout)  # as it was settled when the run was started
+        if about["fingerprint"] != experiment.fingerprint:
+            raise RunError(
+                f"{path} holds another experiment ({about['method']}, seed {about['seed']}); choose another --out"
+            )
+        run.trusted = set(references_in(settings)) <= set(experiment.references)
+        return run, experiment
+
+    def _check(self) -> None:
+        if not self.path.is_dir():
+            raise RunError(f"{self.path} is not a run directory: there is no such folder; `fedl2g list` shows the runs")
+        if not (self.path / "run.json").is_file():
+            raise RunError(f"{self.path} is not a run directory: it has no run.json; `fedl2g list` shows the runs")
+        self.about()
 
     def about(self) -> dict[str, Any]:
         """The run in short (run.json)."""
@@ -104,11 +133,21 @@ class RunDirectory:
         """Whether the clients lived at their own sites: of who holds which samples, nothing is known here."""
         return bool(self.about()["dataset_fingerprint"] == SITES)
 
+    def settings(self) -> dict[str, Any]:
+        """The settings in experiment.toml as they stand there; nothing that they name is imported."""
+        path = self.path / "experiment.toml"
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunError(f"{path} cannot be read: {reason_of(error)}; restore it from a copy") from error
+
     def experiment(self) -> Experiment:
-        """The experiment of this run."""
+        """The experiment of this run; refused where it names code and the directory is not trusted."""
+        settings = self.settings()
+        require_trust(references_in(settings), self.path, trust=self.trusted)
         from fedl2g.experiment import Experiment
 
-        return Experiment.from_file(self.path / "experiment.toml")
+        return Experiment(**settings)
 
     def environment(self) -> dict[str, Any]:
         """Versions, CPU and threads of the machine that started the run."""
@@ -173,7 +212,7 @@ class RunDirectory:
 
     def finish(self, result: RunResult) -> None:
         """Record that the run is over."""
-        write_atomically(self.path / "result.json", json.dumps(result.to_dict(), indent=2))
+        write_text(self.path / "result.json", json.dumps(result.to_dict(), indent=2))
 
     @contextmanager
     def lock(self, wait: float = 0.0) -> Iterator[None]:
@@ -213,17 +252,3 @@ def find_runs(root: Path) -> list[RunDirectory]:
             folders.clear()
         folders[:] = [name for name in folders if ".partial-" not in name]
     return [RunDirectory(path) for path in sorted(found)]
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file in one step: a reader, or a crash, sees the old content or the new."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise RunError(f"cannot write {path}: {error.strerror}") from error

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import fedl2g
+from fedl2g.process import cpu_model
 
 
 def describe_environment() -> dict[str, Any]:
     """Versions, CPU and threads, and the commit when the package is run from a checkout."""
     packages: dict[str, str | None] = {}
-    for name in ("torch", "torchvision", "numba", "numpy", "scikit-learn", "safetensors", "pydantic", "flwr", "opacus"):
+    for name in ("torch", "torchvision", "numpy", "scikit-learn", "safetensors", "pydantic", "flwr", "opacus"):
         try:
             packages[name] = version(name)
         except PackageNotFoundError:
@@ -25,21 +26,11 @@ def describe_environment() -> dict[str, Any]:
         "commit": _commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cpus": os.cpu_count(),
         "threads_per_process": 1,
         "packages": packages,
     }
-
-
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or "unknown"
 
 
 def _commit() -> str | None:

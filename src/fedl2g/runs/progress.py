@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import ExitStack
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from fedl2g.federation import Federation, Observer
 from fedl2g.round.record import MB, RoundRecord, best_record
-
-if TYPE_CHECKING:
-    from fedl2g.federation import Federation
-
-PLAIN_EVERY_SECONDS = 10.0
+from fedl2g.runs.console import PLAIN_EVERY_SECONDS, working
 
 
-def progress_console(quiet: bool = False) -> Console:
-    """Where progress goes: stderr, without breaking lines where there is no terminal to fit them to."""
-    return Console(stderr=True, quiet=quiet, width=None if sys.stderr.isatty() else 200)
-
-
-class RoundProgress:
-    """Shows round, accuracy, loss, megabytes and time left. An observer of a federation."""
+class RoundProgress(Observer):
+    """Shows what is loaded before the first round, then round, accuracy, loss, megabytes and time left."""
 
     def __init__(self, console: Console, title: str = "") -> None:
         self.console = console
         self.title = title
+        self._loading = ExitStack()
+        self._tick: Callable[[str, int, int | None], None] | None = None
         self._bar: Progress | None = None
         self._bytes = 0
         self._last_line = time.monotonic()
 
+    def loading(self, step: str, done: int, total: int | None) -> None:
+        """Show how far the data are loaded or downloaded; what `fedl2g.setup.load_data` reports to."""
+        if self._tick is None:
+            self._tick = self._loading.enter_context(working(self.console, "loading data"))
+        self._tick(step, done, total)
+
     def on_start(self, federation: Federation) -> None:
         """Open the display, or continue it after an interruption."""
+        self._end_loading()
         self._bytes = sum(r.up_bytes + r.down_bytes for r in federation.history)
-        if not self.console.is_terminal:
+        if not self.console.is_terminal or self.console.quiet:
             return
         if self._bar is None:
             self._bar = Progress(
@@ -68,12 +67,17 @@ class RoundProgress:
 
     def close(self) -> None:
         """Take the display off the terminal."""
+        self._end_loading()
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
+    def _end_loading(self) -> None:
+        self._loading.close()
+        self._tick = None
+
     def _show(self, federation: Federation) -> None:
-        if not federation.history:
+        if not federation.history or self.console.quiet:
             return
         text = self._status(federation)
         if self._bar is not None:
@@ -97,25 +101,3 @@ class RoundProgress:
             parts.append(f"epsilon {spent:.3g}")
         parts.append(f"{self._bytes / MB:.1f} MB")
         return "  ".join(parts)
-
-
-@contextmanager
-def working(console: Console, what: str) -> Iterator[Callable[[str, int, int | None], None]]:
-    """Say what is going on while it goes on; yields a callback for (what, done, total) as datasets report it."""
-    if not console.is_terminal:
-        shown = time.monotonic()
-
-        def plain(step: str, done: int, total: int | None) -> None:
-            nonlocal shown
-            if time.monotonic() - shown >= PLAIN_EVERY_SECONDS:
-                shown = time.monotonic()
-                console.print(_amount(step, done, total), highlight=False)
-
-        yield plain
-        return
-    with console.status(what) as status:
-        yield lambda step, done, total: status.update(_amount(step, done, total))
-
-
-def _amount(what: str, done: int, total: int | None) -> str:
-    return f"{what}: {done:,}" + (f" of {total:,} ({done / total:.0%})" if total else "")

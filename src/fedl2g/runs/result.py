@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedl2g.round.record import MB, RoundRecord, best_record
 
@@ -47,9 +49,9 @@ class RunResult:
 
         Checked by hand: building pydantic's check takes longer than all else that `fedl2g list` does.
         """
-        known = {f.name: f for f in fields(cls)}
-        missing = [name for name, f in known.items() if f.default is MISSING and name not in values]
-        wrong = [name for name, value in values.items() if name not in known or not _FITS[known[name].type](value)]
+        kinds = _kinds()
+        missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in values]
+        wrong = [name for name, value in values.items() if name not in kinds or not _fits(value, kinds[name])]
         if missing or wrong:
             raise ValueError(f"a result in which {(missing + wrong)[0]!r} is not what it should be")
         return cls(**values)
@@ -90,16 +92,48 @@ def summarise(history: Sequence[RoundRecord], *, method: str, seed: int, status:
     )
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+def aggregate(results: Sequence[RunResult]) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation over seeds of every number of a result."""
+    numbers: dict[str, tuple[float, float]] = {}
+    for name in (
+        "best_accuracy",
+        "last_accuracy",
+        "mean_client_accuracy",
+        "best_round",
+        "up_mb_per_round",
+        "down_mb_per_round",
+        "client_seconds_per_round",
+        "server_seconds_per_round",
+    ):
+        numbers[name] = _mean_and_std([float(getattr(result, name)) for result in results])
+    for name in other_predictors(results):
+        numbers[f"{name}_accuracy"] = _mean_and_std([result.other_accuracies[name] for result in results])
+    return numbers
 
 
-# Whether a value from a file can stand in a field of a result, by the field's annotation.
-_FITS: dict[Any, Callable[[Any], bool]] = {
-    "str": lambda value: isinstance(value, str),
-    "int": lambda value: type(value) is int,
-    "float": _is_number,
-    "float | None": lambda value: value is None or _is_number(value),
-    "dict[str, float]": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
-    "Status": lambda value: value in get_args(Status),
-}
+def other_predictors(results: Sequence[RunResult]) -> list[str]:
+    """Further predictors of a method, such as FedProto's head: their accuracy in the method's best round."""
+    return [name for name in results[0].other_accuracies if all(name in r.other_accuracies for r in results)]
+
+
+def _mean_and_std(values: Sequence[float]) -> tuple[float, float]:
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+@functools.cache  # once for all results of a list
+def _kinds() -> dict[str, Any]:
+    return get_type_hints(RunResult)
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Whether a value from a file is of a kind; numbers must be finite, and true is no number."""
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin is types.UnionType:
+        return any(_fits(value, one) for one in inside)
+    if origin is Literal:
+        return value in inside
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(k, inside[0]) and _fits(v, inside[1]) for k, v in value.items())
+    if kind is float:
+        return isinstance(value, int | float) and type(value) is not bool and abs(value) <= sys.float_info.max
+    return type(value) is kind

@@ -2,73 +2,64 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedl2g.engines.base import Engine, WorkerLost, open_engine
-from fedl2g.errors import Diverged, FedL2GError, RunError, SettingError
+from fedl2g.data import Dataset
+from fedl2g.engines.base import OpenEngine
+from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
-from fedl2g.federation import Federation, Observer
-from fedl2g.methods.registry import get_method
-from fedl2g.process import one_thread, rare_garbage_collection
-from fedl2g.references import is_reference
-from fedl2g.round.record import best_record
-from fedl2g.runs.checkpoint import restore_checkpoint
+from fedl2g.federation import Observer
 from fedl2g.runs.directory import RunDirectory
-from fedl2g.runs.observers import Checkpointer, EarlyStop, MetricsWriter, StopOnInterrupt
-from fedl2g.runs.result import RunResult, Status, summarise
-from fedl2g.setup import Setup, load_data, prepare
+from fedl2g.runs.execute import execute
+from fedl2g.runs.result import RunResult
+from fedl2g.setup import Progress, Setup, load_data, prepare
 
 _ENDING = 60.0  # seconds a server needs to end once it has given its SuperLink up
-_REVIVALS = 20  # a worker that dies again and again is a fault of the machine, not bad luck
-_log = logging.getLogger(__name__)
 
 
-class Interrupted(FedL2GError):
-    """The user pressed Ctrl-C; a checkpoint was written."""
-
-    exit_code = 130
-
-
-def run(experiment: Experiment, out: Path | str | None = None, observers: Sequence[Observer] = ()) -> RunResult:
+def run(
+    experiment: Experiment,
+    out: Path | str | None = None,
+    observers: Sequence[Observer] = (),
+    *,
+    data: Dataset | None = None,
+    progress: Progress | None = None,
+) -> RunResult:
     """Run an experiment and return its result.
 
     The run directory is `out`, or one named after the experiment below `runs/`. A directory that holds the same
-    experiment already is continued, or its result returned if it is over.
+    experiment already is continued, or its result returned if it is over. `data` is the experiment's dataset where it
+    is loaded already; otherwise `progress` is told how far it is loaded.
     """
     path = Path(out) if out is not None else default_directory(experiment)
     if (path / "run.json").is_file():
-        return _continue(RunDirectory.open(path), experiment, observers)
+        return _continue(*RunDirectory.open_own(path, experiment), observers, data, progress)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} exists and is not a run directory; choose another --out")
-    setup = prepare(experiment)
+    setup = prepare(experiment, progress, data)
     setup.check()
     directory = RunDirectory.create(path, setup)
     try:
         with directory.lock():
-            return _execute(directory, setup, observers)
+            return execute(directory, setup, observers)
     except SettingError:
         if not directory.history():  # a client could not even be built: leave nothing half-written
             shutil.rmtree(path)
         raise
 
 
-def run_site(
-    setup: Setup, path: Path, open_clients: Callable[[Setup, Path], Engine], observers: Sequence[Observer] = ()
-) -> RunResult:
+def run_site(setup: Setup, path: Path, open_clients: OpenEngine, observers: Sequence[Observer] = ()) -> RunResult:
     """Run, or continue, an experiment whose clients live elsewhere: the caller says what is known of them and how they
     are reached."""
     if (path / "run.json").is_file():
-        directory = RunDirectory.open(path)
-        if directory.about()["fingerprint"] != setup.experiment.fingerprint:
-            raise RunError(f"{path} holds another experiment; choose another directory")
+        directory, _ = RunDirectory.open_own(path, setup.experiment)
     else:
         directory = RunDirectory.create(path, setup)
     # A server whose SuperLink was killed holds the directory until it has given up.
     with directory.lock(wait=setup.experiment.execution.link_seconds + _ENDING):
-        return directory.result() or _execute(directory, setup, observers, open_clients, interruptible=False)
+        return directory.result() or execute(directory, setup, observers, open_clients, interruptible=False)
 
 
 def resume(
@@ -77,128 +68,42 @@ def resume(
     *,
     execution: Mapping[str, object] | None = None,
     trust: bool = False,
+    progress: Progress | None = None,
 ) -> RunResult:
     """Continue a run from its last checkpoint to the same numbers as if it had never stopped.
 
-    A run whose models or data are Python functions names them in its own file: they are imported if you `trust` it.
+    A run whose method, models or data are Python code names them in its own file: they are imported if you `trust` it.
     """
-    directory = RunDirectory.open(Path(path))
+    directory = RunDirectory.open(Path(path), trust=trust)
     if directory.deployed and directory.result() is None:
         raise SettingError(f"{path} is the run of a deployment: `flwr run` (coordinator/run.sh) goes on with it")
     experiment = directory.experiment()
-    if not trust and (code := named_code(experiment)):
-        raise SettingError(
-            f"{path} names code to import ({', '.join(code)}); if it is your own run, or you trust who made it, resume "
-            "it with --trust"
-        )
+    if experiment.fingerprint != directory.about()["fingerprint"]:
+        raise RunError(f"{path}: experiment.toml and run.json are not of the same run; restore them from a copy")
     if execution:
         experiment = Experiment(**{**dict(experiment), "execution": {**dict(experiment.execution), **execution}})
-    return _continue(directory, experiment, observers)
-
-
-def named_code(experiment: Experiment) -> list[str]:
-    """The Python functions that an experiment names, as models or as its dataset."""
-    functions = [name for name in experiment.architectures if is_reference(name)]
-    return functions + ([experiment.dataset] if is_reference(experiment.dataset) else [])
+    return _continue(directory, experiment, observers, progress=progress)
 
 
 def default_directory(experiment: Experiment) -> Path:
     """runs/<data>-<method>-s<seed>-<start of the fingerprint>."""
-    data = Path(experiment.dataset).stem.replace(":", "-")
-    return Path("runs") / f"{data}-{experiment.method.name}-s{experiment.seed}-{experiment.fingerprint[:8]}"
+    data, method = Path(experiment.dataset).stem, experiment.method.name
+    name = f"{data}-{method}-s{experiment.seed}-{experiment.fingerprint[:8]}"
+    return Path("runs") / name.replace(":", "-")  # of code that the user names
 
 
-def _continue(directory: RunDirectory, experiment: Experiment, observers: Sequence[Observer]) -> RunResult:
-    about = directory.about()
-    if experiment.layout == "auto":  # was settled when the run was started
-        experiment = experiment.settled(directory.experiment().layout)
-    if about["fingerprint"] != experiment.fingerprint:
-        raise RunError(
-            f"{directory.path} holds another experiment ({about['method']}, seed {about['seed']}); choose another --out"
-        )
+def _continue(
+    directory: RunDirectory,
+    experiment: Experiment,
+    observers: Sequence[Observer],
+    data: Dataset | None = None,
+    progress: Progress | None = None,
+) -> RunResult:
     with directory.lock():
         result = directory.result()
         if result is not None:
             return result
-        dataset = load_data(experiment)
-        if dataset.fingerprint != about["dataset_fingerprint"]:
+        dataset = load_data(experiment, progress) if data is None else data
+        if dataset.fingerprint != directory.about()["dataset_fingerprint"]:
             raise RunError(f"the dataset {experiment.dataset!r} is not the one {directory.path} was started with")
-        return _execute(directory, Setup(experiment, dataset, directory.partition()), observers)
-
-
-@rare_garbage_collection()
-@one_thread()  # the server's sums, too, must not depend on how many cores a machine has
-def _execute(
-    directory: RunDirectory,
-    setup: Setup,
-    observers: Sequence[Observer],
-    open_clients: Callable[[Setup, Path], Engine] = open_engine,
-    *,
-    interruptible: bool = True,
-) -> RunResult:
-    experiment = setup.experiment
-    interrupt = StopOnInterrupt()
-    checkpointer = Checkpointer(directory, experiment.execution.checkpoint_every)
-    watching = [
-        MetricsWriter(directory),
-        EarlyStop(experiment.patience),
-        checkpointer,
-        *([interrupt] if interruptible else []),
-        *observers,
-    ]
-    server = get_method(experiment.method.name).server(experiment.method, setup.task)
-    scratch = directory.path / "scratch"
-    shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
-    engine = open_clients(setup, scratch)
-    federation = Federation(experiment, server, engine, watching)
-    status: Status = "finished"
-    reason = "no client could be evaluated"
-    try:
-        _run_to_the_end(federation, directory)
-        stopped = federation.stop_reason if federation.round < experiment.rounds else None
-        if stopped == StopOnInterrupt.REASON:
-            raise Interrupted(
-                f"interrupted after round {federation.round}; a checkpoint was written, continue with "
-                f"`fedl2g resume {directory.path}`"
-            )
-        if stopped is not None:
-            status = "stopped early"
-    except Diverged as error:
-        status, reason = "diverged", str(error)
-    finally:
-        interrupt.close()
-        engine.close()
-        shutil.rmtree(scratch, ignore_errors=True)
-    if best_record(federation.history) is None:
-        raise RunError(
-            f"the run in {directory.path} ended before its first evaluation and has no result: {reason}; look at the "
-            "initial networks and at the method's settings, then start again with another --out"
-        )
-    if status == "diverged":
-        _log.warning("%s", reason)
-    result = summarise(
-        federation.history,
-        method=experiment.method.name,
-        seed=experiment.seed,
-        status=status,
-        run=str(directory.path),
-    )
-    directory.finish(result)
-    return result
-
-
-def _run_to_the_end(federation: Federation, directory: RunDirectory) -> None:
-    lost: WorkerLost | None = None
-    for _ in range(_REVIVALS):
-        try:
-            if lost is not None:
-                federation.engine.revive()
-            round = restore_checkpoint(directory.checkpoints, federation)
-            if lost is not None:
-                _log.warning("%s; its clients were restored, the run goes on from round %d", lost, round)
-            federation.run()
-        except WorkerLost as error:
-            lost = error
-        else:
-            return
-    raise RunError(f"workers died {_REVIVALS} times; see the messages above, then `fedl2g resume {directory.path}`")
+        return execute(directory, Setup(experiment, dataset, directory.partition()), observers)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import SettingError, nearest
+from fedl2g.experiment import flat
 from fedl2g.federation import Federation, Observer
-from fedl2g.report.collect import flat
 from fedl2g.round.record import MB, RoundRecord
 
 if TYPE_CHECKING:

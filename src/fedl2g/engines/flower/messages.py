@@ -18,6 +18,7 @@ from fedl2g.errors import FedL2GError, PayloadError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.base import Reply, Report
 from fedl2g.payload import Payload, from_bytes, to_bytes
+from fedl2g.references import references_in
 
 _SERIALISATION = "safetensors"
 _COUNT_LIMIT = 2**40  # no client has more samples or takes more steps than this
@@ -64,16 +65,23 @@ def unpack_run(records: RecordDict) -> str:
     return run
 
 
-def unpack_request(records: RecordDict, limit: int) -> Request:
-    """The request in these records; anything else is refused."""
+def unpack_request(records: RecordDict, limit: int, *, trust: bool = False) -> Request:
+    """The request in these records; anything else is refused.
+
+    So is an experiment that names code to import (`trust`: it is the user's own): a coordinator says what is learnt,
+    not what a site runs.
+    """
     run = unpack_run(records)
     about = _record(records, "about", ConfigRecord)
     text, classes, shape = (about.get(key) for key in ("experiment", "classes", "image-shape"))
     if not isinstance(text, str) or not isinstance(classes, list) or not isinstance(shape, list) or len(shape) != 3:
         raise PayloadError("the request holds no experiment, classes and image shape")
     try:
-        experiment = Experiment(**json.loads(text))
-    except (ValueError, TypeError, RecursionError, SettingError) as error:
+        settings = json.loads(text)
+        if not trust and (code := references_in(settings)):
+            raise SettingError(f"it names code to import ({', '.join(code)}); a site names its own in its site file")
+        experiment = Experiment(**settings)
+    except (ValueError, TypeError, AttributeError, RecursionError, SettingError) as error:
         raise PayloadError(f"the experiment in the request cannot be used: {error}") from error
     return Request(
         run,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedl2g.engines.base import Evaluation
 from fedl2g.engines.flower.messages import Request
-from fedl2g.engines.flower.store import Generation, Store
+from fedl2g.engines.flower.store import NodeStore, TrainedRound
 from fedl2g.engines.host import Host
 from fedl2g.methods.base import Reply
 from fedl2g.process import one_thread
@@ -42,7 +42,7 @@ class Node:
                     return done.reply
             host = self._host(store.before(request.round))
             reply = host.train(self.client, request.round, request.payload)
-            store.add(Generation(request.round, host.state(self.client), reply, request.digest))
+            store.add(TrainedRound(request.round, host.state(self.client), reply, request.digest))
             return reply
 
     def evaluate(self, request: Request) -> Evaluation:
@@ -52,19 +52,19 @@ class Node:
             start = store.before(request.round + 1)
             host = self._host(start)
             evaluation = host.evaluate(self.client, request.payload)
-            if start is not None and host.half(self.client).predicts_with_broadcast:
+            if start is not None and host.method.traits.predicts_with_broadcast:
                 self._keep_received(store, start, host.state(self.client))
             return evaluation
 
-    def _keep_received(self, store: Store, start: Generation, state: dict[str, Tensor]) -> None:
-        """What the server sent for predictions (a shared head) belongs in the model file that the setup ends with."""
+    def _keep_received(self, store: NodeStore, start: TrainedRound, state: dict[str, Tensor]) -> None:
+        """What the server sent for predictions (a shared head) belongs in the model file that the site ends with."""
         if any(not torch.equal(state[name], tensor) for name, tensor in start.state.items()):
             store.write(replace(start, state=state))
 
-    def _store(self, request: Request) -> Store:
-        return Store(self.root, request.run, request.experiment.fingerprint, self.client)
+    def _store(self, request: Request) -> NodeStore:
+        return NodeStore(self.root, request.run, request.experiment.fingerprint, self.client)
 
-    def _host(self, start: Generation | None) -> Host:
+    def _host(self, start: TrainedRound | None) -> Host:
         host = Host(self.setup, self.device)
         if start is not None:
             host.load_state(self.client, dict(start.state))

@@ -6,41 +6,34 @@ live on its own node's disk in a deployment.
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import secrets
 import shutil
 import tempfile
 import threading
-import traceback
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
-import safetensors.torch
-from flwr.app import Context, Message, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from fedl2g.data import Partition, load_dataset
-from fedl2g.engines.base import Absence
-from fedl2g.engines.flower import messages
-from fedl2g.engines.flower.engine import GridEngine, Kind, Patience, error_of
-from fedl2g.engines.flower.messages import Refused, Request
-from fedl2g.engines.flower.node import Node
-from fedl2g.engines.flower.store import Generation, Store
-from fedl2g.engines.host import client_file
-from fedl2g.errors import FedL2GError, RunError
-from fedl2g.experiment import Experiment
-from fedl2g.learning.devices import resolve_device
-from fedl2g.references import load_plugin, loaded_plugins
+from fedl2g.engines.flower.actor import client_app, write_setup
+from fedl2g.engines.flower.engine import GridEngine
+from fedl2g.engines.flower.store import NodeStore, TrainedRound
+from fedl2g.engines.flower.terms import Clock, Terms
+from fedl2g.engines.states import client_file, client_files, read_state, write_state
+from fedl2g.errors import RunError
 from fedl2g.setup import Setup
 
-_PATIENCE = Patience(poll_seconds=0.02, first_pause=0.2, attempts=12)  # two minutes: an actor that died starts again
-_LIMIT = 2**40  # bytes of a broadcast: it comes from this machine
+# All clients are this machine's: what one of them refuses is the run's own error, and a reply that cannot be used would
+# be the same again. Twelve attempts take two minutes, in which an actor that died has been started again.
+SIMULATION = Terms(poll_seconds=0.02, first_pause=0.2, attempts=12, refusal_ends_run=True, retries=False)
 
 
 def open_simulation(setup: Setup) -> SimulationEngine:
@@ -70,23 +63,40 @@ def shared_simulation(clients: int, workers: int) -> Iterator[None]:
         simulation.close()
 
 
+class RunningSimulation(Protocol):
+    """What an engine needs of a simulation."""
+
+    root: Path
+    """Below it, a folder for each run with its clients' stores."""
+    grid: Grid
+    workers: int
+    """How many actors serve the nodes."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the simulation ended before it was closed."""
+
+    def close(self) -> None:
+        """End the simulation and remove its clients."""
+
+
 class Simulation:
-    """Flower's simulation runtime in a thread of its own; its ServerApp hands the grid over and waits for the end."""
+    """Flower's simulation runtime in a thread of its own; its ServerApp passes the grid on and waits for the end."""
 
     def __init__(self, nodes: int, workers: int) -> None:
         self.nodes = nodes
-        self.error: BaseException | None = None  # why the simulation ended before its time
+        self.workers = min(workers, nodes)
+        self.error: BaseException | None = None  # why the simulation ended before it was closed
         self.root = Path(tempfile.mkdtemp(prefix="fedl2g-flower-"))
-        self._workers = min(workers, nodes)
-        self._grids: queue.Queue[Grid | BaseException] = queue.Queue()
+        self._started: queue.Queue[Grid | BaseException] = queue.Queue()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flower simulation", daemon=True)
         self._thread.start()
-        grid = self._grids.get()
+        grid = self._started.get()
         if isinstance(grid, BaseException):
             self.close()
             raise RunError(f"Flower's simulation did not start: {grid}") from grid
-        self.grid = grid
+        self.grid: Grid = grid
 
     def _run(self) -> None:
         logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -94,19 +104,19 @@ class Simulation:
 
         @server.main()
         def main(grid: Grid, context: Context) -> None:
-            self._grids.put(grid)
+            self._started.put(grid)
             self._closing.wait()
 
         resources = {"num_cpus": 1, "num_gpus": 0.0, "max_restarts": -1, "max_task_retries": 0}
         backend = {
-            "init_args": {"num_cpus": self._workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"},
+            "init_args": {"num_cpus": self.workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"},
             "client_resources": resources,
         }
         try:
             run_simulation(server, client_app(self.root), self.nodes, backend_config=backend)  # type: ignore[arg-type]
         except BaseException as error:
             self.error = error
-            self._grids.put(error)  # for who waits for the start
+            self._started.put(error)  # the constructor waits until the simulation has started or failed to
 
     def close(self) -> None:
         """End the simulation and remove its clients."""
@@ -116,113 +126,47 @@ class Simulation:
 
 
 class SimulationEngine(GridEngine):
-    """A run's clients on the nodes of a simulation."""
+    """A run's clients on the nodes of a simulation, which is closed with the engine if it `owns` it."""
 
-    def __init__(self, simulation: Simulation, setup: Setup, *, owns: bool) -> None:
-        super().__init__(simulation.grid, setup, secrets.token_hex(8), _PATIENCE)
+    def __init__(
+        self,
+        simulation: RunningSimulation,
+        setup: Setup,
+        *,
+        owns: bool,
+        terms: Terms = SIMULATION,
+        clock: Clock = time,
+    ) -> None:
+        terms = replace(terms, ensure_reachable=self._ensure_running)
+        run = secrets.token_hex(8)
+        super().__init__(simulation.grid, setup, run, terms, lanes=simulation.workers, clock=clock)
         self.simulation = simulation
         self.owns = owns
-        self._moved: set[int] = set()
-        self._write_site()
-
-    def _write_site(self) -> None:
-        folder = self.simulation.root / self.run
-        folder.mkdir(parents=True)
-        about = {
-            "experiment": self.setup.experiment.model_dump(mode="json"),
-            "plugins": loaded_plugins(),
-            "dataset": self.setup.dataset.fingerprint,
-            "partition": self.setup.partition.to_json(),
-        }
-        (folder / "setup.json").write_text(json.dumps(about), encoding="utf-8")
+        write_setup(simulation.root / self.run, setup)
 
     def save(self, directory: Path) -> None:
-        for client in sorted(self._moved):
+        for client in sorted(self.moved):
             store = self._store(client)
-            state = store.read(store.rounds()[-1]).state
-            safetensors.torch.save_file(dict(state), client_file(directory, client))
+            if kept := store.rounds():
+                write_state(client_file(directory, client), store.read(kept[-1]).state)
 
     def restore(self, directory: Path | None) -> None:
         self.forget()
-        self._moved.clear()
         shutil.rmtree(self.simulation.root / self.run, ignore_errors=True)
         self.run = secrets.token_hex(8)
-        self._write_site()
-        for path in directory.glob("client-*.safetensors") if directory is not None else ():
-            client = int(path.stem.removeprefix("client-"))
-            self._store(client).write(Generation(0, safetensors.torch.load_file(path), None))
-            self._moved.add(client)
+        write_setup(self.simulation.root / self.run, self.setup)
+        for client, path in client_files(directory).items() if directory is not None else ():
+            self._store(client).write(TrainedRound(0, read_state(path), None))
+            self.moved.add(client)
 
     def close(self) -> None:
         shutil.rmtree(self.simulation.root / self.run, ignore_errors=True)
         if self.owns:
             self.simulation.close()
 
-    def _store(self, client: int) -> Store:
-        return Store(self.simulation.root, self.run, self.setup.experiment.fingerprint, client)
+    def _store(self, client: int) -> NodeStore:
+        return NodeStore(self.simulation.root, self.run, self.setup.experiment.fingerprint, client)
 
-    def _moves(self, client: int) -> None:
-        self._moved.add(client)
-
-    def _refusal(self, kind: Kind, request: Request, client: int, refusal: Refused) -> Absence:
-        raise error_of(refusal)  # all clients are this machine's: what one of them meets is the run's own error
-
-    def _before_asking_again(self, absences: Iterable[Absence]) -> None:
-        absence = next(iter(absences))  # on this machine it would answer the same again
-        raise RunError(f"client {absence.client}: {absence.reason}")
-
-    def _meet(self, looking: bool) -> None:
-        if self.simulation.error is not None:  # nobody would ever answer
-            raise RunError(f"Flower's simulation ended: {self.simulation.error}") from self.simulation.error
-        super()._meet(looking)
-
-
-def client_app(root: Path) -> ClientApp:
-    """The app that the simulation's actors run for every node."""
-    app = ClientApp()
-    app.query()(_introduce)
-    app.train()(partial(_answer, _train, root))
-    app.evaluate()(partial(_answer, _evaluate, root))
-    return app
-
-
-def _introduce(message: Message, context: Context) -> Message:
-    return Message(messages.pack_identity(int(context.node_config["partition-id"])), reply_to=message)
-
-
-def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: Message, context: Context) -> Message:
-    try:
-        setup = _site(root / messages.unpack_run(message.content))  # first: it imports the user's own methods
-        request = messages.unpack_request(message.content, _LIMIT)
-        node = Node(int(context.node_config["partition-id"]), setup, resolve_device(setup.experiment.device), root)
-        return Message(serve(node, request), reply_to=message)
-    except FedL2GError as error:
-        refusal = messages.pack_refusal(error)
-    except Exception:  # told once, in its own words: Flower would call it a failed node, which is asked again
-        refusal = messages.pack_refusal(FedL2GError(traceback.format_exc()))
-    return Message(refusal, reply_to=message)
-
-
-def _train(node: Node, request: Request) -> RecordDict:
-    return messages.pack_reply(request.run, request.round, node.train(request))
-
-
-def _evaluate(node: Node, request: Request) -> RecordDict:
-    return messages.pack_evaluation(request.run, request.round, node.evaluate(request))
-
-
-_sites: dict[Path, Setup] = {}  # an actor serves many messages of one run: the partition is read once
-
-
-def _site(folder: Path) -> Setup:
-    if folder not in _sites:
-        about = json.loads((folder / "setup.json").read_text(encoding="utf-8"))
-        for plugin in about["plugins"]:
-            load_plugin(plugin)
-        experiment = Experiment(**about["experiment"])
-        dataset = load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
-        if dataset.fingerprint != about["dataset"]:
-            raise RunError("the dataset changed while the run was starting; start it again")
-        _sites.clear()
-        _sites[folder] = Setup(experiment, dataset, Partition.from_json(about["partition"]))
-    return _sites[folder]
+    def _ensure_running(self) -> None:
+        if (error := self.simulation.error) is not None:
+            raise RunError(f"Flower's simulation ended: {error}") from error

@@ -1,0 +1,106 @@
+"""`fedl2g compare`: several methods and seeds on the same partitions and initial models."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedl2g.cli.options import (
+    ExperimentCommand,
+    Settings,
+    json_option,
+    out_option,
+    plugin_option,
+    quiet_option,
+    track_option,
+    without,
+)
+from fedl2g.cli.output import Display, print_json, print_line, print_tables
+
+if TYPE_CHECKING:
+    from fedl2g.errors import FedL2GError
+    from fedl2g.federation import Observer
+    from fedl2g.runs.comparison import Comparison
+
+
+@click.command("compare", cls=ExperimentCommand, fields=without("method", "execution.profile"))
+@click.option(
+    "--methods",
+    default="local,fedl2g-l,fedl2g-f",
+    show_default=True,
+    help="Methods, with options where wanted: local,fedl2g-f,fedl2g-f:server_lr=0",
+)
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Number of seeds, from --seed on."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Runs at the same time, each in a process of its own.",
+)
+@out_option
+@plugin_option
+@track_option
+@json_option
+@quiet_option
+def compare_methods(
+    settings: Settings,
+    methods: str,
+    seeds: int,
+    jobs: int,
+    out: Path | None,
+    track: str,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run several methods and seeds on the same partitions and initial models; resumable as a whole."""
+    from fedl2g.runs.comparison import Comparison
+
+    comparison = Comparison.plan(settings.file, settings.overrides, methods.split(","), seeds, out)
+    with Display(quiet) as display:
+        _run(comparison, display, jobs, track)
+    if any(comparison.results.values()):
+        _show(comparison, as_json)
+    comparison.check()
+
+
+def _run(comparison: Comparison, display: Display, jobs: int, track: str) -> None:
+    from fedl2g.runs.batch import run_all
+    from fedl2g.runs.tracking import trackers
+    from fedl2g.setup import load_data
+
+    # Once for all runs, here: a dataset that cannot be had is said before any is started.
+    with display.working("loading data") as tick:
+        data = load_data(next(iter(comparison.experiments.values())), tick)
+    if track:
+        os.environ["FEDL2G_TRACK"] = track  # for runs in processes of their own
+
+    def watch(path: Path) -> list[Observer]:
+        return [display.follow(path.name), *trackers(track, path)]
+
+    def failed(path: Path, error: FedL2GError) -> None:
+        comparison.failures[path] = error
+        display.say(f"{path.name}: could not be run")
+
+    for path, result in run_all(comparison.experiments, jobs=jobs, watch=watch, failed=failed, data=data):
+        comparison.add(path, result)
+        display.say(f"{path.name}: best accuracy {result.best_accuracy:.2%}, round {result.best_round}")
+
+
+def _show(comparison: Comparison, as_json: bool) -> None:
+    from fedl2g.report.figures import draw_curves
+
+    comparison.write()
+    figure = draw_curves(comparison.histories(), comparison.directory / "curves.png")
+    if as_json:
+        print_json(comparison.to_dict())
+        return
+    from fedl2g.report.tables import comparison_table
+
+    print_tables(comparison_table(comparison.results))
+    print_line(f"Runs, comparison.json and {figure.name} are in {comparison.directory}")

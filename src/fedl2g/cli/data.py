@@ -1,0 +1,39 @@
+"""`fedl2g data`: datasets and partitions to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedl2g.cli.groups import OrderedGroup
+from fedl2g.cli.options import PATH, ExperimentCommand, Settings, json_option, quiet_option
+from fedl2g.cli.output import Display, print_json, print_line
+
+
+@click.group("data", cls=OrderedGroup)
+def data_group() -> None:
+    """Look at datasets and partitions."""
+
+
+@data_group.command("show", cls=ExperimentCommand, fields=("dataset", "samples", "partition", "clients", "seed"))
+@click.option("-o", "--output", type=PATH, help="Also draw it: PNG, PDF or SVG file.")
+@json_option
+@quiet_option
+def show_data(settings: Settings, output: Path | None, as_json: bool, quiet: bool) -> None:
+    """Show who holds which classes: the client x class chart of the paper's appendix."""
+    experiment = settings.experiment()
+    from fedl2g.report.bubbles import bubble_table, draw_bubbles
+    from fedl2g.setup import load_data, partition_of
+
+    with Display(quiet) as display, display.working("loading data") as tick:
+        dataset = load_data(experiment, tick)
+    partition = partition_of(experiment, dataset)
+    if output is not None:
+        title = f"{dataset.name}, {experiment.partition}"
+        draw_bubbles(partition, dataset.labels, dataset.classes, output, title)
+    if as_json:
+        sizes = [len(train) + len(test) for train, test in zip(partition.train, partition.test, strict=True)]
+        print_json({"sizes": sizes, "counts": partition.counts(dataset.labels, dataset.classes).tolist()})
+    else:
+        print_line(bubble_table(partition, dataset.labels, dataset.classes))

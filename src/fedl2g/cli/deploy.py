@@ -1,0 +1,99 @@
+"""`fedl2g deploy` and `fedl2g export`: set up a federation of institutions, verify a site, take a model away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedl2g.cli.groups import OrderedGroup
+from fedl2g.cli.options import PATH, trust_option
+from fedl2g.cli.output import print_line
+from fedl2g.errors import SettingError
+
+
+@click.group("deploy", cls=OrderedGroup)
+def deploy_group() -> None:
+    """Set up a federation of institutions on Flower."""
+
+
+@deploy_group.command("new")
+@click.argument("folder", type=PATH, help="The folder to write.")
+@click.option("--site", "sites", multiple=True, required=True, help="A site's name; give one for each institution.")
+@click.option("--class", "classes", multiple=True, required=True, help="A class's name; give one for each class.")
+@click.option("--image-shape", default="3,64,64", show_default=True, help="channels,height,width of the images")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="The coordinator's name or address, as the sites reach it."
+)
+@click.option("--port", type=int, default=8443, show_default=True, help="The port of the coordinator's SuperLink.")
+def new_federation(
+    folder: Path, sites: tuple[str, ...], classes: tuple[str, ...], image_shape: str, host: str, port: int
+) -> None:
+    """Scaffold a federation: a Flower app, the coordinator's files, and a folder for each site."""
+    from fedl2g.deploy.scaffold import Plan, scaffold
+
+    parts = image_shape.split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
+        raise SettingError(
+            f"--image-shape: {image_shape!r} is not a shape; expected channels,height,width, such as 1,28,28"
+        )
+    channels, height, width = map(int, parts)
+    written = scaffold(Plan(folder, sites, classes, (channels, height, width), host, port))
+    print_line(f"wrote {len(written)} files in {folder}; {folder / 'README.md'} says what to do with them")
+
+
+@deploy_group.command("key")
+@click.argument("path", type=PATH, help="The private key to write; PATH.pub is the public one.")
+def make_key(path: Path) -> None:
+    """Make a node's key pair."""
+    from fedl2g.deploy.keys import write_key_pair
+
+    print_line(f"wrote {path} (keep it) and {write_key_pair(path)} (send it to the coordinator)")
+
+
+@deploy_group.command("check")
+@click.argument("site", type=PATH, help="The site's file, site.toml.")
+@click.option("--experiment", type=PATH, required=True, help="The coordinator's file, experiment.toml.")
+@click.option("--offline", is_flag=True, help="Do not try to reach the coordinator.")
+@trust_option
+@click.pass_context
+def check_site(context: click.Context, site: Path, experiment: Path, offline: bool, trust: bool) -> None:
+    """Verify a site before it joins: a plain verdict on each line."""
+    from fedl2g.deploy import check
+    from fedl2g.engines.flower import require_flower
+
+    require_flower()
+    good = True
+    for verdict in check.check_site(site, experiment, offline=offline, trust=trust):
+        good &= verdict.good
+        print_line(f"{'ok  ' if verdict.good else 'FAIL'}  {verdict.what}: {verdict.detail}")
+    if not good:
+        context.exit(1)
+
+
+@deploy_group.command("practice")
+@click.argument("folder", type=PATH, help="The folder that `deploy new` wrote.")
+def fill_with_digits(folder: Path) -> None:
+    """Fill the sites' data folders with pictures of digits, to practise on one machine."""
+    from fedl2g.deploy.practice import write_practice_data
+
+    print_line(f"wrote {write_practice_data(folder)} pictures of digits into the data folders of {folder / 'sites'}")
+
+
+@click.command("export")
+@click.argument("source", type=PATH, help="A site's file (site.toml), or a run directory with --client.")
+@click.option("--out", type=PATH, required=True, help="The folder to write the model into.")
+@click.option("--client", type=int, help="Which client of a run directory.")
+@click.option("--run", help="Which run of a site, when it took part in several.")
+@trust_option
+def export_model(source: Path, out: Path, client: int | None, run: str | None, trust: bool) -> None:
+    """Write a client's trained model for use elsewhere: weights (safetensors) and a program that predicts."""
+    from fedl2g.deploy.export import export_client, export_site
+
+    if source.is_dir():
+        if client is None:
+            raise SettingError(f"--client: missing, but {source} is a run directory; name the client, --client 0")
+        written = export_client(source, client, out, trust=trust)
+    else:
+        written = export_site(source, out, run=run, trust=trust)
+    print_line(f"wrote {', '.join(map(str, written))}")

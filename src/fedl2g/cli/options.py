@@ -1,0 +1,177 @@
+"""The options that several commands share, each declared once; those of an experiment are made from its fields.
+
+To give a setting an option of its own, add its name to `FIELDS`: name, type and help come from the experiment. Every
+setting, with or without an option of its own, can be given with --set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+import click
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from fedl2g.experiment import Experiment
+
+FIELDS = (
+    "method",
+    "dataset",
+    "samples",
+    "partition",
+    "models",
+    "clients",
+    "participation",
+    "rounds",
+    "seed",
+    "execution.engine",
+    "execution.workers",
+    "device",
+    "execution.profile",
+)
+"""The settings that have options of their own, in the order of the help; a dot reaches into a table."""
+
+PATH = click.Path(path_type=Path)
+
+
+def _load_plugins(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> None:
+    from fedl2g.references import load_plugin
+
+    for name in names:
+        load_plugin(name)
+
+
+# Eager: a plugin is imported before anything that it may register is asked for.
+plugin_option = click.option(
+    "--plugin",
+    multiple=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_load_plugins,
+    help="Your own Python file or module to import first.",
+)
+out_option = click.option("--out", type=PATH, help="The directory to write to.")
+track_option = click.option(
+    "--track", default="", envvar="FEDL2G_TRACK", help="Also write to trackers: tensorboard,mlflow."
+)
+trust_option = click.option(
+    "--trust", is_flag=True, help="Import the Python code that the run's or site's own file names."
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object as the last line, and nothing else."
+)
+quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
+run_argument = click.argument("directory", metavar="RUN", type=PATH, help="The run directory.")
+runs_argument = click.argument(
+    "runs", metavar="RUN...", nargs=-1, required=True, type=PATH, help="Run directories, or folders of runs."
+)
+
+
+def without(*names: str) -> tuple[str, ...]:
+    """`FIELDS` for a command to which some of them mean nothing."""
+    return tuple(name for name in FIELDS if name not in names)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user said of an experiment: a file, and what is laid over it under the names that --set takes."""
+
+    overrides: dict[str, Any]
+    file: Path | None = None
+
+    def experiment(self) -> Experiment:
+        """The experiment, checked; what was not given has its default."""
+        from fedl2g.experiment import Experiment, overlay
+
+        if self.file is None:
+            return Experiment(**overlay({}, self.overrides))
+        return Experiment.from_file(self.file, self.overrides)
+
+    def with_method(self, text: str) -> Settings:
+        """The same with another method, given as its name and its options: fedl2g-f:server_lr=0:warmup_rounds=5."""
+        from fedl2g.experiment import parse_override
+
+        name, *options = text.strip().split(":")
+        own = {f"method.{option}": value for option, value in map(parse_override, options)}
+        return Settings({"method": name, **self.overrides, **own}, self.file)
+
+
+class ExperimentCommand(click.Command):
+    """A command about an experiment: its function gets all that was said of it as one argument, `settings`.
+
+    The command takes an option for each of `fields` and, unless `whole` is false, the experiment's file and --set. The
+    options are made when the command is used, not when it is declared: they need the experiment's fields, and
+    `fedl2g --help` must not wait for pydantic.
+    """
+
+    def __init__(self, *args: Any, fields: Sequence[str] = FIELDS, whole: bool = True, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.fields = fields
+        self.whole = whole
+
+    @cached_property
+    def field_options(self) -> dict[str, click.Option]:
+        """The option of each field."""
+        return {name: field_option(name) for name in self.fields}
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Click's own list, with the experiment's options before those of the command."""
+        file, changes = ([_FILE], [_SET]) if self.whole else ([], [])
+        return [*file, *self.field_options.values(), *changes, *super().get_params(ctx)]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the command's function with `settings` in place of the single options; --set has the last word."""
+        from fedl2g.experiment import parse_override
+
+        given = {name: ctx.params.pop(option.name) for name, option in self.field_options.items()}
+        changes = dict(map(parse_override, ctx.params.pop("set", ())))
+        overrides = {name: value for name, value in given.items() if value is not None} | changes
+        ctx.params["settings"] = Settings(overrides, ctx.params.pop("file", None))
+        return super().invoke(ctx)
+
+
+_FILE = click.Argument(["file"], required=False, type=PATH, help="An experiment file (TOML); options are laid over it.")
+_SET = click.Option(
+    ["--set"],
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any setting, e.g. method.server_lr=1; `fedl2g explain` lists them.",
+)
+
+
+def field_of(setting: str) -> FieldInfo:
+    """The experiment's field behind the name of a setting, such as `rounds` or `execution.engine`."""
+    from fedl2g.experiment import Experiment
+
+    *tables, name = setting.split(".")
+    model: Any = Experiment
+    for table in tables:
+        model = model.model_fields[table].annotation
+    field: FieldInfo = model.model_fields[name]
+    return field
+
+
+def field_option(setting: str) -> click.Option:
+    """The option that sets one field: `--engine` for `execution.engine`; None when it is not given.
+
+    Click only tells numbers from words; what else is wrong with a value, the experiment says.
+    """
+    field = field_of(setting)
+    flag = setting.rpartition(".")[2].replace("_", "-")
+    names = [f"--{flag}", setting.replace(".", "_")]
+    kinds = set(get_args(field.annotation) or [field.annotation]) - {NoneType}
+    if kinds == {bool}:
+        return click.Option([f"{names[0]}/--no-{flag}", names[1]], default=None, help=field.description)
+    words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    return click.Option(
+        names,
+        type=int if kinds == {int} else float if kinds == {float} else str,
+        metavar="|".join(words) or None,
+        help=field.description,
+    )

@@ -1,0 +1,72 @@
+"""What Ray's actors run in Flower's simulation: the app of every node, which answers from the client's store."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedl2g.engines.flower import messages
+from fedl2g.engines.flower.messages import Request
+from fedl2g.engines.flower.node import Node
+from fedl2g.errors import FedL2GError
+from fedl2g.files import write_text
+from fedl2g.learning.devices import resolve_device
+from fedl2g.setup import Setup
+
+_LIMIT = 2**40  # bytes of a broadcast: it comes from this machine
+_SETUP_FILE = "setup.json"
+_setups: dict[Path, Setup] = {}  # the last one: an actor serves many messages of one run
+
+
+def client_app(root: Path) -> ClientApp:
+    """The app that the simulation's actors run for every node; the stores of all clients are below `root`."""
+    app = ClientApp()
+    app.query()(_introduce)
+    app.train()(partial(_answer, _train, root))
+    app.evaluate()(partial(_answer, _evaluate, root))
+    return app
+
+
+def write_setup(folder: Path, setup: Setup) -> None:
+    """Describe a run's setup for the actors in the run's folder."""
+    folder.mkdir(parents=True)
+    write_text(folder / _SETUP_FILE, json.dumps(setup.describe()), durable=False)
+
+
+def _read_setup(folder: Path) -> Setup:
+    if folder not in _setups:
+        setup = Setup.from_description(json.loads((folder / _SETUP_FILE).read_text(encoding="utf-8")))
+        _setups.clear()
+        _setups[folder] = setup
+    return _setups[folder]
+
+
+def _introduce(message: Message, context: Context) -> Message:
+    return Message(messages.pack_identity(int(context.node_config["partition-id"])), reply_to=message)
+
+
+def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: Message, context: Context) -> Message:
+    try:
+        setup = _read_setup(root / messages.unpack_run(message.content))  # first: it imports the user's own methods
+        request = messages.unpack_request(message.content, _LIMIT, trust=True)  # the experiment is the user's own
+        node = Node(int(context.node_config["partition-id"]), setup, resolve_device(setup.experiment.device), root)
+        return Message(serve(node, request), reply_to=message)
+    except FedL2GError as error:
+        refusal = messages.pack_refusal(error)
+    except Exception:  # a mistake in a method: Flower would call it a failed node, which is asked again
+        refusal = messages.pack_refusal(FedL2GError(traceback.format_exc()))
+    return Message(refusal, reply_to=message)
+
+
+def _train(node: Node, request: Request) -> RecordDict:
+    return messages.pack_reply(request.run, request.round, node.train(request))
+
+
+def _evaluate(node: Node, request: Request) -> RecordDict:
+    return messages.pack_evaluation(request.run, request.round, node.evaluate(request))

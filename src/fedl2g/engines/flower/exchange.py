@@ -1,0 +1,245 @@
+"""One question to many clients, from the first request until all have answered or the deadline has passed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from flwr.app import DEFAULT_TTL, Error, Message, RecordDict
+
+from fedl2g import errors
+from fedl2g.engines.base import Absent, Evaluation, Rejected
+from fedl2g.engines.flower.messages import Refused
+from fedl2g.engines.flower.nodes import Nodes
+from fedl2g.engines.flower.terms import BELOW_MINIMUM, Clock, Limits, Terms
+from fedl2g.errors import PayloadError, RunError
+from fedl2g.methods.base import Reply
+
+_log = logging.getLogger(__name__)
+_NODE_UNAVAILABLE = 5  # flwr's ErrorCode, which is not public
+_GRACE = 60.0  # seconds a message outlives the deadline: it is the exchange that decides what came too late
+
+UNKNOWN = "no node has introduced itself as this client"
+GONE = "its node is gone"
+LATE = "it did not answer in time"
+RESTARTED = "its node was started again and has forgotten the request"
+
+AnswerT = TypeVar("AnswerT", bound=Reply | Evaluation)
+
+
+@dataclass(frozen=True)
+class Question(Generic[AnswerT]):
+    """What all clients are asked, and how to read what one of them answers.
+
+    `read` raises a PayloadError for an answer that cannot be used, and Refused for a node that did not do what it was
+    asked.
+    """
+
+    kind: Literal["train", "evaluate"]
+    round: int
+    content: RecordDict
+    read: Callable[[int, RecordDict], AnswerT]
+
+
+class Exchange(Generic[AnswerT]):
+    """Asks clients, asks again where a request was lost, and gathers their answers.
+
+    Where `limits` say to skip a round with too few replies, answers are held back until there are enough: a skipped
+    round uses none of them.
+    """
+
+    def __init__(
+        self,
+        question: Question[AnswerT],
+        clients: Iterable[int],
+        nodes: Nodes,
+        terms: Terms,
+        limits: Limits,
+        clock: Clock = time,
+    ) -> None:
+        self.question = question
+        self.nodes = nodes
+        self.terms = terms
+        self.limits = limits
+        self.clock = clock
+        self.due = dict.fromkeys(clients, 0.0)  # clients to be asked, and from when on
+        self.asked: dict[str, int] = {}  # message id -> client
+        self.reasons = dict.fromkeys(self.due, UNKNOWN)  # why a client has not answered yet
+        self.failures: Counter[int] = Counter()
+        self.unusable: dict[int, Absent] = {}  # who answered, but with nothing that can be used
+        self.usable = 0
+        self.deadline = clock.monotonic() + (limits.deadline_seconds or float("inf"))
+        self._held: list[AnswerT] = []
+        self._overdue = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether an answer is still to come."""
+        return bool(self.due or self.asked)
+
+    @property
+    def enough(self) -> bool:
+        """Whether as many answers as are needed can be used."""
+        return self.usable >= self.limits.minimum
+
+    def answers(self) -> Iterator[AnswerT | Absent]:
+        """Each answer as it comes; at the end, who gave none that can be used, and why."""
+        while self.pending:
+            self.terms.ensure_reachable()
+            self.nodes.identify(self.due)
+            self.send()
+            self.retry_restarted()
+            yield from self.collect()
+            if self.is_over():
+                break
+            self.retry_unusable()
+            if self.pending:
+                self.clock.sleep(self.terms.poll_seconds)
+        yield from self.close()
+
+    def send(self) -> None:
+        """Ask the clients that are due and whose nodes are known."""
+        now = self.clock.monotonic()
+        ready = [client for client, when in self.due.items() if when <= now and client in self.nodes]
+        seconds = self.limits.deadline_seconds
+        ttl = DEFAULT_TTL if seconds is None else seconds + _GRACE
+        requests = [Message(self.question.content, self.nodes[client], self.question.kind, ttl=ttl) for client in ready]
+        sent = self.nodes.push(requests)
+        for client, request in zip(ready, requests, strict=True):
+            if request.metadata.message_id in sent:
+                self.asked[request.metadata.message_id] = client
+                del self.due[client]
+                self.reasons[client] = LATE
+            else:  # Flower does not know the node any more
+                self.nodes.forget(client)
+                self._ask_later(client, self.terms.first_pause, GONE)
+
+    def retry_restarted(self) -> None:
+        """Ask again the clients whose nodes were started again since they were asked."""
+        again = self.nodes.restarted(waiting=bool(self.asked))
+        lost = {
+            name: client for name, client in self.asked.items() if client in self.nodes and self.nodes[client] in again
+        }
+        for name, client in lost.items():
+            del self.asked[name]
+            self._warn_retry(client, RESTARTED)
+            self._ask_later(client, 0.0, RESTARTED)
+
+    def collect(self) -> Iterator[AnswerT]:
+        """Read what has come, and yield the answers that can be used."""
+        for message in self.nodes.pull(self.asked):
+            client = self.asked.pop(message.metadata.reply_to_message_id, None)
+            if client is None:
+                continue
+            if message.has_error():
+                self.fail(client, message.error)
+            else:
+                yield from self._take(client, message.content)
+
+    def fail(self, client: int, error: Error) -> None:
+        """A request came back as an error: ask again after a pause, unless that happened too often."""
+        if error.code == _NODE_UNAVAILABLE:
+            self.nodes.forget(client)
+            reason = GONE
+        else:
+            reason = f"its node reports error {error.code}: {(error.reason or '')[:500]}"
+        self._warn_retry(client, reason)
+        self.failures[client] += 1
+        if self.terms.attempts is not None and self.failures[client] >= self.terms.attempts:
+            raise RunError(f"client {client} failed {self.failures[client]} times in a row; {reason}")
+        self._ask_later(client, self.terms.pause(self.failures[client]), reason)
+
+    def _take(self, client: int, records: RecordDict) -> Iterator[AnswerT]:
+        """Read one answer; yield it, and those held back before it, if they are to be used."""
+        answer = self._read(client, records)
+        del self.reasons[client]
+        if isinstance(answer, Absent):
+            self.unusable[client] = answer
+            return
+        self.usable += 1
+        self._held.append(answer)
+        if self.enough or self.limits.below_minimum != "skip":
+            released, self._held = self._held, []
+            yield from released
+
+    def _read(self, client: int, records: RecordDict) -> AnswerT | Absent:
+        """A client's answer, or why it cannot be used."""
+        kind, round = self.question.kind, self.question.round
+        try:
+            return self.question.read(client, records)
+        except Refused as refusal:
+            if self.terms.refusal_ends_run:
+                raise error_of(refusal) from refusal
+            _log.warning("%s, round %d: client %d does not take part: %s", kind, round, client, refusal)
+            return Absent(client, f"the site does not take part: {refusal}")
+        except PayloadError as error:
+            _log.warning("%s, round %d: the reply of client %d is refused: %s", kind, round, client, error)
+            return Rejected(client, str(error))
+
+    def is_over(self) -> bool:
+        """Whether the deadline has passed and nobody is waited for any longer."""
+        if self.clock.monotonic() < self.deadline:
+            return False
+        if self.enough or self.limits.below_minimum != "wait":
+            return True
+        if not self._overdue:
+            _log.warning(
+                "round %d: %d of %d replies at the deadline; waiting for more",
+                *(self.question.round, self.usable, self.limits.minimum),
+            )
+        self._overdue = True
+        return False
+
+    def retry_unusable(self) -> None:
+        """Where all have answered, too few answers can be used, and more are waited for: ask again."""
+        if self.pending or self.enough or self.limits.below_minimum != "wait":
+            return
+        if not self.terms.retries:
+            first = next(iter(self.unusable.values()))
+            raise RunError(f"client {first.client}: {first.reason}")
+        _log.warning(
+            "round %d: all have answered, but only %d of %d replies can be used; asking again: %s",
+            *(self.question.round, self.usable, self.limits.minimum),
+            ", ".join(f"client {client}" for client in sorted(self.unusable)),
+        )
+        for client, answer in self.unusable.items():
+            self.failures[client] += 1
+            self._ask_later(client, self.terms.pause(self.failures[client]), answer.reason)
+        self.unusable.clear()
+
+    def close(self) -> Iterator[Absent]:
+        """Who gave no answer that can be used, and why; RunError where the settings say to stop then."""
+        yield from self.unusable.values()
+        round, minimum = self.question.round, self.limits.minimum
+        missing = sorted(self.reasons.items())
+        for client, reason in missing:
+            _log.warning("%s, round %d: no answer of client %d: %s", self.question.kind, round, client, reason)
+        if not self.enough:
+            if self.limits.below_minimum == "stop":
+                raise RunError(
+                    f"round {round}: {self.usable} replies, but {minimum} are needed and {BELOW_MINIMUM} is 'stop'; "
+                    "the last checkpoint is intact: resume when the sites are back"
+                )
+            _log.warning("round %d: %d replies, but %d are needed: the round is skipped", round, self.usable, minimum)
+        yield from (Absent(client, reason) for client, reason in missing)
+        skipped = f"the round is skipped: fewer than {minimum} replies"
+        yield from (Absent(answer.client, skipped) for answer in self._held)
+
+    def _ask_later(self, client: int, pause: float, reason: str) -> None:
+        self.due[client] = self.clock.monotonic() + pause
+        self.reasons[client] = reason
+
+    def _warn_retry(self, client: int, reason: str) -> None:
+        kind, round = self.question.kind, self.question.round
+        _log.warning("%s, round %d, client %d: %s; asking again", kind, round, client, reason)
+
+
+def error_of(refusal: Refused) -> errors.FedL2GError:
+    """The error that a node met, as an error of this process."""
+    kind = getattr(errors, refusal.kind, errors.FedL2GError)
+    known = isinstance(kind, type) and issubclass(kind, errors.FedL2GError)
+    return kind(str(refusal)) if known else errors.FedL2GError(str(refusal))

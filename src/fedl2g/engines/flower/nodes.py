@@ -1,0 +1,107 @@
+"""The server's view of the nodes: which of them are there, and which client lives on which."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Sequence
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedl2g.engines.flower import messages
+from fedl2g.engines.flower.messages import Refused
+from fedl2g.engines.flower.terms import Clock, Terms
+from fedl2g.errors import PayloadError
+
+_log = logging.getLogger(__name__)
+_RESTART_POLLS = 20  # every so many polls the nodes are asked for when they were started
+
+
+class Nodes:
+    """Learns where clients live by asking each node once who it is, and carries messages to and from nodes."""
+
+    def __init__(self, grid: Grid, clients: int, terms: Terms, clock: Clock = time) -> None:
+        self.grid = grid
+        self.clients = clients
+        self.terms = terms
+        self.clock = clock
+        self.strangers: set[int] = set()  # nodes that hold no client of ours
+        self._homes: dict[int, int] = {}  # client -> node
+        self._queries: dict[str, int] = {}  # message id -> node that was asked who it is
+        self._started: dict[int, str] = {}  # node -> when it was started, as of the last message to it
+        self._next_look = 0.0
+        self._next_restart_check = 0.0
+
+    def __contains__(self, client: int) -> bool:
+        return client in self._homes
+
+    def __getitem__(self, client: int) -> int:
+        """The node on which a client lives."""
+        return self._homes[client]
+
+    def forget(self, client: int) -> None:
+        """A client's node is gone; it may come back as another one."""
+        self._homes.pop(client, None)
+
+    def identify(self, wanted: Iterable[int]) -> None:
+        """Read which clients nodes say they hold; ask new nodes if the home of a wanted client is not known."""
+        for message in self.pull(self._queries):
+            node = self._queries.pop(message.metadata.reply_to_message_id, None)
+            if node is not None:
+                self._introduce(node, message)
+        now = self.clock.monotonic()
+        if now < self._next_look or all(client in self._homes for client in wanted):
+            return
+        self._next_look = now + max(self.terms.poll_seconds, self.terms.first_pause)
+        known = {*self._homes.values(), *self.strangers, *self._queries.values()}
+        queries = [Message(RecordDict(), node, "query") for node in self.grid.get_node_ids() if node not in known]
+        sent = self.push(queries)
+        self._queries |= {
+            query.metadata.message_id: query.metadata.dst_node_id
+            for query in queries
+            if query.metadata.message_id in sent
+        }
+
+    def _introduce(self, node: int, message: Message) -> None:
+        if message.has_error():
+            _log.warning("node %d did not say who it is: %s", node, (message.error.reason or "")[:500])
+            return
+        try:
+            client = messages.unpack_identity(message.content, self.clients)
+            if client in self._homes:
+                raise PayloadError(f"it claims to be client {client}, who lives on node {self._homes[client]}")
+        except (PayloadError, Refused) as error:
+            self.strangers.add(node)
+            _log.warning("node %d is refused: %s", node, error)
+        else:
+            self._homes[client] = node
+            _log.info("client %d lives on node %d", client, node)
+
+    def push(self, requests: Sequence[Message]) -> set[str]:
+        """Send messages, and note since when their nodes have been up; the ids of those that were accepted."""
+        if not requests:
+            return set()
+        self._started |= self._starts()
+        return set(self.grid.push_messages(requests))
+
+    def pull(self, ids: Collection[str]) -> Iterable[Message]:
+        """The replies that have come to messages with these ids."""
+        return self.grid.pull_messages(list(ids)) if ids else ()
+
+    def restarted(self, *, waiting: bool) -> set[int]:
+        """The nodes that were started again since the last message to them; now and then, if a reply is awaited.
+
+        A node that is back before its absence was noticed never answers: it keeps messages in memory only.
+        """
+        now = self.clock.monotonic()
+        if now < self._next_restart_check or not (waiting or self._queries):
+            return set()
+        self._next_restart_check = now + _RESTART_POLLS * self.terms.poll_seconds
+        again = {node for node, start in self._starts().items() if start != self._started.get(node, start)}
+        self._queries = {name: node for name, node in self._queries.items() if node not in again}
+        return again
+
+    def _starts(self) -> dict[int, str]:
+        """When each node that is up was started; empty texts in a simulation."""
+        return {node.node_id: node.last_activated_at for node in self.grid.get_nodes()}

@@ -1,0 +1,97 @@
+"""Settings that cannot be used as they are, alone or beside others: each is refused by one sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fedl2g.errors import SettingError
+from fedl2g.methods.registry import get_method
+from fedl2g.models.catalog import has_equal_heads, resolve_models
+
+if TYPE_CHECKING:
+    from fedl2g.experiment.settings import Experiment
+
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?(,cuda:\d+)*")
+
+
+def check_spelling(field: str, text: str) -> None:
+    """Refuse the value of a setting that has a form of its own: `models`, `partition` or `device`."""
+    try:
+        _FORMS[field](text)
+    except SettingError as error:
+        said = str(error).removesuffix(".")
+        if said.startswith(f"{field}:"):
+            raise
+        raise SettingError(f"{field}: {said[:1].lower()}{said[1:]}") from error
+
+
+def _check_device(text: str) -> None:
+    if not _DEVICE.fullmatch(text):
+        raise SettingError(
+            f"device: {text!r} is not known; expected auto, cpu, mps, cuda, or a list such as cuda:0,cuda:1"
+        )
+
+
+def _check_partition(text: str) -> None:
+    from fedl2g.data.partition import parse_partition  # with numpy, which importing settings does not need
+
+    parse_partition(text)
+
+
+_FORMS: dict[str, Callable[[str], object]] = {
+    "models": resolve_models,
+    "partition": _check_partition,
+    "device": _check_device,
+}
+
+
+def check_method(experiment: Experiment) -> None:
+    """Refuse settings that the method cannot keep to; its traits say what it can."""
+    name, traits = experiment.method.name, get_method(experiment.method.name).traits
+    if traits.shares_head and not has_equal_heads(experiment.architectures):
+        raise SettingError(
+            f"models: {experiment.models!r} mixes different heads, but {name} shares one head among all clients; "
+            "choose a group with equal heads (such as htfe8) or another method"
+        )
+    if experiment.privacy.on and traits.raw_replies:
+        raise SettingError(
+            f"privacy.clip: {name} reads single replies, so nothing bounds what one client says; choose another "
+            "method, or leave privacy.clip out"
+        )
+    if experiment.privacy.on and traits.compressed:
+        raise SettingError(
+            f"privacy.clip: {name} compresses its uploads, and clipping what is sent does not bound what it stands "
+            "for; choose another method, or leave privacy.clip out"
+        )
+    if experiment.aggregation.rule != "mean" and traits.raw_replies:
+        raise SettingError(
+            f"aggregation.rule: {name} reads single replies, so {experiment.aggregation.rule} would not be applied; "
+            "use mean or another method"
+        )
+    if experiment.privacy.dense_uploads and traits.raw_replies:
+        raise SettingError(
+            f"privacy.dense_uploads: {name} reads single replies in the form that its clients give them; leave it out, "
+            "or choose another method"
+        )
+
+
+def check_privacy(experiment: Experiment) -> None:
+    """Refuse what the privacy guarantee does not cover."""
+    if not experiment.privacy.on:
+        return
+    rule, late = experiment.aggregation.rule, experiment.availability.late
+    if rule != "mean":
+        raise SettingError(
+            f"aggregation.rule: {rule} is not covered by the privacy guarantee, which is about sums; use mean"
+        )
+    if experiment.sampler_name != "poisson":
+        raise SettingError(
+            f"sampler: {experiment.sampler} is not covered by the privacy guarantee, which counts on each client being "
+            "drawn by itself; use poisson, or leave it out"
+        )
+    if experiment.availability.deadline is not None and late == "use":
+        raise SettingError(
+            "availability.late: replies used in a later round are not covered by the privacy guarantee; use drop"
+        )

@@ -1,0 +1,63 @@
+"""What each setting means, what it may be and its default."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from fedl2g.errors import SettingError, suggestion
+from fedl2g.experiment.files import flat
+from fedl2g.experiment.settings import Experiment
+from fedl2g.experiment.words import RENAMED, expectation, table_of, unknown_setting
+from fedl2g.methods.registry import get_method, method_names
+
+
+def explain(name: str) -> str:
+    """What a setting means, its default and what it may be: `rounds`, `execution.engine`, `method.server_lr`, ..."""
+    names = []
+    for known, text in () if name in RENAMED else documented_fields():
+        if known == name:  # found before the methods, which need torch, are asked for their options
+            return text
+        names.append(known)
+    raise SettingError(unknown_setting(name, f"{suggestion(name, names)}`fedl2g explain` lists all settings", names))
+
+
+def documented_fields() -> Iterable[tuple[str, str]]:
+    """Every setting with its explanation; the options of methods come last."""
+    fields = Experiment.model_fields
+    for name, field in fields.items():
+        yield name, _describe(field, name)
+    for name, field in fields.items():
+        table = table_of(field)
+        if table is not None and name != "method":
+            for inner, setting in table.model_fields.items():
+                yield f"{name}.{inner}", _describe(setting)
+    seen: dict[str, list[str]] = {}
+    for method in method_names():
+        for name, field in get_method(method).options.model_fields.items():
+            if name != "name":
+                seen.setdefault(name, []).append(f"{method}: {_describe(field)}")
+    for name, lines in seen.items():
+        yield f"method.{name}", "\n".join(lines)
+
+
+def default_settings() -> dict[str, Any]:
+    """Every default by its dotted name, but for the method's options and settings that are absent by default."""
+    fields = {name: field for name, field in Experiment.model_fields.items() if name != "method"}
+    values = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
+    plain = {name: v.model_dump(mode="json") if isinstance(v, BaseModel) else v for name, v in values.items()}
+    return {name: value for name, value in flat(plain).items() if value is not None}
+
+
+def _describe(field: FieldInfo, name: str = "") -> str:
+    details = [expectation(field, name) or str(field.annotation).replace("typing.", "")]
+    if field.is_required():
+        details.append("must be given")
+    elif field.default_factory is None:
+        shown = json.dumps(field.default, default=str, ensure_ascii=False)
+        details.append("absent by default" if field.default is None else f"default {shown}")
+    return f"{field.description or 'No description.'} ({'; '.join(details)})"

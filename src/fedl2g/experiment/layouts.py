@@ -1,0 +1,47 @@
+"""The setting `layout`: which architectures compute in which memory layout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedl2g.errors import SettingError, choices
+from fedl2g.experiment.identity import SITES
+from fedl2g.models.catalog import CHANNELS_LAST
+
+if TYPE_CHECKING:
+    from fedl2g.experiment.settings import Experiment
+
+LAYOUTS = ("contiguous", "channels_last")
+CHOSEN_LAYOUTS = ("preset", "auto")  # by the table of the catalog, by measurement
+_EACH_ONCE = "expected each architecture once, such as cnn4=channels_last,resnet18=contiguous"
+
+
+def check_layout(experiment: Experiment) -> None:
+    """Refuse a layout that would do nothing."""
+    if experiment.layout in (*LAYOUTS, *CHOSEN_LAYOUTS):
+        return
+    names = set()
+    for part in experiment.layout.split(","):
+        name, equals, layout = part.rpartition("=")
+        if layout not in LAYOUTS:
+            known: tuple[str, ...] = LAYOUTS if equals else (*LAYOUTS, *CHOSEN_LAYOUTS)
+            raise SettingError(
+                f"layout: {layout!r} is not known; {choices(layout, known)}, or a list such as cnn4=channels_last"
+            )
+        if not name or name in names:
+            wrong = f"names {name!r} twice" if name else f"does not say which architecture is {layout}"
+            raise SettingError(f"layout: the list {experiment.layout!r} {wrong}; {_EACH_ONCE}")
+        if name not in experiment.architectures and experiment.dataset != SITES:  # there each site names its own
+            known = tuple(dict.fromkeys(experiment.architectures))
+            raise SettingError(f"layout: no client has the architecture {name!r}; {choices(name, known)}")
+        names.add(name)
+
+
+def channels_last(experiment: Experiment) -> frozenset[str]:
+    """The architectures that compute with the channels last; none before `auto` has been settled."""
+    if experiment.layout == "channels_last":
+        return frozenset(experiment.architectures)
+    if experiment.layout == "preset":  # in a deployment each site names its own architecture
+        return CHANNELS_LAST if experiment.dataset == SITES else CHANNELS_LAST.intersection(experiment.architectures)
+    pairs = (part.rpartition("=") for part in experiment.layout.split(","))
+    return frozenset(name for name, _, layout in pairs if layout == "channels_last")

@@ -1,0 +1,123 @@
+"""Settings in words: what a value may be, and one sentence about one that it may not be.
+
+Every sentence has the form `field: what is wrong; what is expected; what to do`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from fedl2g.errors import choices
+from fedl2g.experiment.files import SHORT
+from fedl2g.registry import Registry
+
+RENAMED = {
+    "execution.deadline_seconds": "replies.deadline_seconds",
+    "execution.minimum_replies": "replies.minimum",
+    "execution.below_minimum": "replies.below_minimum",
+    "execution.maximum_reply_mb": "replies.maximum_mb",
+}
+"""Settings that had another name once."""
+
+_NUMBERS: dict[object, str] = {int: "a whole number", float: "a number"}
+_LONGEST = 100  # characters of a refused value that are worth showing
+
+
+def table_of(field: FieldInfo) -> type[BaseModel] | None:
+    """The model of a setting that is a table of settings."""
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def expectation(field: FieldInfo, name: str = "") -> str | None:
+    """What a setting may be: "a whole number of at least 1", "one of a, b"; None for kinds there are no words for."""
+    kind, metadata = _without_none(field.annotation, field.metadata)
+    registries = [item for item in metadata if isinstance(item, Registry)]
+    if registries:
+        return "one of " + ", ".join(registries[0].names())
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
+    if table_of(field) is not None:
+        return "a name or a table of settings" if name in SHORT else "a table of settings"
+    if kind is bool:
+        return "true or false"
+    if kind is str:
+        return "text that is not empty" if _limit(metadata, "min_length") else "text"
+    return f"{_NUMBERS[kind]}{_limits(metadata)}" if kind in _NUMBERS else None
+
+
+def unknown_setting(name: str, hint: str, all_names: Iterable[str] = ()) -> str:
+    """The sentence about a setting that does not exist; `hint` ends it unless its right name is clear."""
+    if name in RENAMED:
+        return f"unknown setting {name!r}; it is called {RENAMED[name]!r} now"
+    own = name.rpartition(".")[2]
+    elsewhere = [other for other in all_names if other.rpartition(".")[2] == own]
+    if elsewhere:
+        return f"unknown setting {name!r}; did you mean {' or '.join(map(repr, elsewhere))}?"
+    return f"unknown setting {name!r}; {hint}"
+
+
+def one_sentence(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
+    """The first thing that is wrong with the settings of a model, in one sentence."""
+    first = error.errors(include_url=False)[0]
+    loc = [str(part) for part in first["loc"]]
+    owner: type[BaseModel] | None = model
+    field, depth = None, 0
+    while owner is not None and depth < len(loc) and loc[depth] in owner.model_fields:
+        field = owner.model_fields[loc[depth]]
+        owner = table_of(field)
+        depth += 1
+    if first["type"] == "extra_forbidden":
+        known = [name for name in (owner or model).model_fields if name != "name"]
+        return unknown_setting(prefix + ".".join(loc), choices(loc[-1], known), dotted_names(model))
+    # Below a field that is no table, pydantic names the kinds that it tried or the places in a list.
+    name = (prefix + ".".join(loc[:depth] or loc)).rstrip(".")
+    expected = expectation(field, name) if field is not None else None
+    if first["type"] == "missing":
+        return f"{name}: is missing" + (f"; expected {expected}" if expected else "")
+    if expected is None or first["type"] in ("value_error", "assertion_error"):  # a check of the model's own
+        message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        return f"{name}: {_shown(first['input'])} is not allowed; {message[:1].lower()}{message[1:]}"
+    return f"{name}: {_shown(first['input'])} is not allowed; expected {expected}"
+
+
+def dotted_names(model: type[BaseModel]) -> list[str]:
+    """The settings inside the tables of a model, by their dotted names; a method's options are not among them."""
+    tables = {name: table_of(field) for name, field in model.model_fields.items() if name != "method"}
+    return [f"{name}.{inner}" for name, table in tables.items() if table is not None for inner in table.model_fields]
+
+
+def _without_none(kind: Any, metadata: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The kind of a setting that may also be absent, with the limits on it."""
+    found = list(metadata)
+    if get_origin(kind) in (Union, types.UnionType):
+        kinds = [one for one in get_args(kind) if one is not types.NoneType]
+        kind = float if set(kinds) == {int, float} else kinds[0] if len(kinds) == 1 else None
+    if get_origin(kind) is Annotated:
+        kind, *inner = get_args(kind)
+        found += inner
+    return kind, found
+
+
+def _limit(metadata: Sequence[Any], name: str) -> Any:
+    return next((getattr(item, name) for item in metadata if getattr(item, name, None) is not None), None)
+
+
+def _limits(metadata: Sequence[Any]) -> str:
+    """ " of at least 2", " above 0 and at most 1", " from 0 to 1"; "" without limits."""
+    least, above, most, below = (_limit(metadata, name) for name in ("ge", "gt", "le", "lt"))
+    if least is not None and most is not None:
+        return f" from {least} to {most}"
+    words = {"at least": least, "above": above, "at most": most, "below": below}
+    text = " and ".join(f"{word} {limit}" for word, limit in words.items() if limit is not None)
+    return f" of {text}" if text.startswith("at ") else f" {text}" if text else ""
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

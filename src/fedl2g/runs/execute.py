@@ -1,0 +1,109 @@
+"""The life of a run in its directory: rounds, records and checkpoints, until it is over, interrupted or lost."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+
+from fedl2g.engines.base import OpenEngine, WorkerLost, open_engine
+from fedl2g.errors import Diverged, FedL2GError, RunError
+from fedl2g.federation import Federation, Observer
+from fedl2g.files import remove_leftovers
+from fedl2g.methods.registry import get_method
+from fedl2g.process import one_thread, rare_garbage_collection
+from fedl2g.round.record import best_record
+from fedl2g.runs.checkpoint import restore_checkpoint
+from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.observers import Checkpointer, EarlyStop, MetricsWriter, StopOnInterrupt
+from fedl2g.runs.result import RunResult, Status, summarise
+from fedl2g.setup import Setup
+
+_REVIVALS = 20  # a worker that dies again and again is a fault of the machine, not bad luck
+_log = logging.getLogger(__name__)
+
+
+class Interrupted(FedL2GError):
+    """The user pressed Ctrl-C; a checkpoint was written."""
+
+    exit_code = 130
+
+
+@rare_garbage_collection()
+@one_thread()  # the server's sums, too, must not depend on how many cores a machine has
+def execute(
+    directory: RunDirectory,
+    setup: Setup,
+    observers: Sequence[Observer],
+    open_clients: OpenEngine = open_engine,
+    *,
+    interruptible: bool = True,
+) -> RunResult:
+    """Run an experiment in its directory, which the caller holds, from its last checkpoint or from the start."""
+    experiment = setup.experiment
+    interrupt = StopOnInterrupt()
+    checkpointer = Checkpointer(directory, experiment.execution.checkpoint_every)
+    watching = [
+        MetricsWriter(directory),
+        EarlyStop(experiment.patience),
+        checkpointer,
+        *([interrupt] if interruptible else []),
+        *observers,
+    ]
+    server = get_method(experiment.method.name).server(experiment.method, setup.task)
+    scratch = directory.path / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed,
+    remove_leftovers(directory.path)  # and what it was writing
+    engine = open_clients(setup, scratch)
+    federation = Federation(experiment, server, engine, watching)
+    status: Status = "finished"
+    reason = "no client could be evaluated"
+    try:
+        _run_to_the_end(federation, directory)
+        stopped = federation.stop_reason if federation.round < experiment.rounds else None
+        if stopped == StopOnInterrupt.REASON:
+            raise Interrupted(
+                f"interrupted after round {federation.round}; a checkpoint was written, continue with "
+                f"`fedl2g resume {directory.path}`"
+            )
+        if stopped is not None:
+            status = "stopped early"
+    except Diverged as error:
+        status, reason = "diverged", str(error)
+    finally:
+        interrupt.close()
+        engine.close()
+        shutil.rmtree(scratch, ignore_errors=True)
+    if best_record(federation.history) is None:
+        raise RunError(
+            f"the run in {directory.path} ended before its first evaluation and has no result: {reason}; look at the "
+            "initial networks and at the method's settings, then start again with another --out"
+        )
+    if status == "diverged":
+        _log.warning("%s", reason)
+    result = summarise(
+        federation.history,
+        method=experiment.method.name,
+        seed=experiment.seed,
+        status=status,
+        run=str(directory.path),
+    )
+    directory.finish(result)
+    return result
+
+
+def _run_to_the_end(federation: Federation, directory: RunDirectory) -> None:
+    lost: WorkerLost | None = None
+    for _ in range(_REVIVALS):
+        try:
+            if lost is not None:
+                federation.engine.revive()
+            round = restore_checkpoint(directory.checkpoints, federation)
+            if lost is not None:
+                _log.warning("%s; its clients were restored, the run goes on from round %d", lost, round)
+            federation.run()
+        except WorkerLost as error:
+            lost = error
+        else:
+            return
+    raise RunError(f"workers died {_REVIVALS} times; see the messages above, then `fedl2g resume {directory.path}`")
