@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fedl2g.experiment import Experiment
-from fedl2g.setup import prepare
 
 TINY: dict[str, Any] = {
     "method": {"name": "fedl2g-f", "warmup_rounds": 0},
@@ -29,9 +28,3 @@ def tiny() -> Any:
         return Experiment(**{**TINY, **settings})
 
     return make
-
-
-@pytest.fixture(scope="session")
-def site_of() -> Any:
-    """The data and partition of an experiment, as a run makes them."""
-    return prepare

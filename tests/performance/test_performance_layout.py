@@ -40,11 +40,11 @@ def test_channels_last_on_both_engines_and_after_an_interruption(tiny: Any, tmp_
     assert clients(tmp_path / "inline") == clients(tmp_path / "workers") == clients(tmp_path / "again")
 
 
-def test_the_layout_changes_last_digits_only_and_no_file(tiny: Any, site_of: Any, tmp_path: Path) -> None:
+def test_the_layout_changes_last_digits_only_and_no_file(tiny: Any, setup_of: Any, tmp_path: Path) -> None:
     states = {}
     for layout in ("contiguous", "channels_last"):
         experiment = tiny(layout=layout, precision="float64", rounds=1, participation=1, models="small_resnet")
-        engine = InlineEngine(site_of(experiment))
+        engine = InlineEngine(setup_of(experiment))
         host = engine.host
         weight = next(p for p in host.half(0).model.parameters() if p.ndim == 4 and p.shape[1] > 1)
         assert weight.is_contiguous(memory_format=torch.channels_last) == (layout == "channels_last")
@@ -70,8 +70,8 @@ def test_the_default_is_the_table_of_the_catalog(tiny: Any) -> None:
     assert Experiment(dataset="sites").channels_last == CHANNELS_LAST  # each site names its own architecture
 
 
-def test_the_preset_computes_in_the_layouts_of_the_table(tiny: Any, site_of: Any) -> None:
-    engine = InlineEngine(site_of(tiny(models="small_cnn,resnet18", clients=2)))
+def test_the_preset_computes_in_the_layouts_of_the_table(tiny: Any, setup_of: Any) -> None:
+    engine = InlineEngine(setup_of(tiny(models="small_cnn,resnet18", clients=2)))
     for client, last in ((0, True), (1, False)):
         weight = next(p for p in engine.host.half(client).model.parameters() if p.ndim == 4 and p.shape[1] > 1)
         assert weight.is_contiguous(memory_format=torch.channels_last) == last

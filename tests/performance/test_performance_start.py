@@ -117,10 +117,10 @@ def test_no_step_waits_for_the_device() -> None:
 
 @pytest.mark.parametrize("method", ["local", "feddistill", "fedproto", "fedl2g-l", "fedl2g-f"])
 def test_no_step_of_a_method_waits_for_the_device(
-    method: str, tiny: Any, site_of: Any, monkeypatch: pytest.MonkeyPatch
+    method: str, tiny: Any, setup_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"name": method, **({"warmup_rounds": 0} if method.startswith("fedl2g") else {})}
-    setup = site_of(tiny(method=options, clients=2, local_epochs=2))
+    setup = setup_of(tiny(method=options, clients=2, local_epochs=2))
     server = get_method(method).server(setup.experiment.method, setup.task)
     here, there = (Host(setup, torch.device(device)) for device in ("cpu", "meta"))
     replies = [here.train(client, 1, server.broadcast(1)) for client in range(2)]
