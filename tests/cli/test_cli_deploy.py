@@ -284,7 +284,7 @@ def test_a_deployment_measures_no_layout(fedl2g: Any, hospitals: Path) -> None:
     code, lines = verdicts(fedl2g, hospitals)
     assert code == 1
     assert list(lines) == ["files"]
-    assert "clients of a deployment compute on their own; choose contiguous" in lines["files"][1]
+    assert "clients of a deployment compute on their own; choose preset" in lines["files"][1]
 
 
 def test_a_new_federation_is_whole(fedl2g: Any, tmp_path: Path) -> None:
