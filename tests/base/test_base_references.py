@@ -19,8 +19,8 @@ def test_the_parts_of_a_reference() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "cnn4", "", ":", "a:", ":b", "a.:f", "evil1.:f", ".a:f", "a..b:f", "pkg.1b:f", "1a:f", "a:1f", "a b:f", "a:f g", "a:f#",
-        "a:f#1", "a:b:c", "a/b:f", "a-b:f", "a:f\n", " a:f", "file:data.npz", "dirichlet:0.1", "C:\\data",
+        "cnn4", "", ":", "a:", ":b", "a.:f", "evil1.:f", ".a:f", "a..b:f", "pkg.1b:f", "1a:f", "a:1f", "a b:f", "a:f g",
+        "a:f#", "a:f#1", "a:b:c", "a/b:f", "a-b:f", "a:f\n", " a:f", "file:data.npz", "dirichlet:0.1", "C:\\data",
     ],
 )  # fmt: skip
 def test_what_is_no_reference_is_never_imported(text: str) -> None:
