@@ -30,10 +30,14 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def registries_as_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is unknown to the next one."""
+def registries_as_found() -> Iterator[None]:
+    """What a test registers of its own is unknown to the next one."""
     from fedl2g.methods.registry import methods
     from fedl2g.registry import engines, rules, samplers
 
-    for registry in (methods, engines, rules, samplers):
-        monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    registries = (methods, engines, rules, samplers)
+    before = [set(registry.names()) for registry in registries]  # built-in ones are known before they are imported
+    yield
+    for registry, known in zip(registries, before, strict=True):
+        for name in set(registry.names()) - known:
+            del registry._registered[name]

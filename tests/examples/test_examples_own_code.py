@@ -51,7 +51,7 @@ def test_memory_of_the_example_method(tmp_path: Path) -> None:
     import torch
 
     from fedl2g.learning.client import Task
-    from fedl2g.methods.base import Reply, Report
+    from fedl2g.methods.base import Combined
     from fedl2g.methods.registry import get_method
     from fedl2g.payload import class_vectors
     from fedl2g.references import load_plugin
@@ -62,8 +62,8 @@ def test_memory_of_the_example_method(tmp_path: Path) -> None:
     server = method.server(method.options(memory=0.75), task)
     first = class_vectors(torch.tensor([0, 2]), torch.tensor([[4.0, 8.0], [1.0, 1.0]]))
     second = class_vectors(torch.tensor([0]), torch.tensor([[0.0, 4.0]]))
-    server.aggregate(1, [Reply(0, first, Report(10))])
-    server.aggregate(2, [Reply(0, second, Report(10))])
+    server.update(1, Combined(first))
+    server.update(2, Combined(second))
     assert server.broadcast(3)["ids"].tolist() == [0, 2]
     assert server.broadcast(3)["rows"].tolist() == [[3.0, 7.0], [1.0, 1.0]]
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedl2g.data import load_dataset, make_partition
 from fedl2g.experiment import Experiment
-from fedl2g.setup import Setup
+from fedl2g.setup import prepare
 
 TINY: dict[str, Any] = {
     "method": {"name": "fedl2g-f", "warmup_rounds": 0},
@@ -35,17 +34,4 @@ def tiny() -> Any:
 @pytest.fixture(scope="session")
 def site_of() -> Any:
     """The data and partition of an experiment, as a run makes them."""
-
-    def make(experiment: Experiment) -> Setup:
-        dataset = load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
-        partition = make_partition(
-            experiment.partition,
-            dataset.labels,
-            dataset.domains,
-            clients=experiment.clients,
-            classes=dataset.classes,
-            seed=experiment.seed,
-        )
-        return Setup(experiment, dataset, partition)
-
-    return make
+    return prepare

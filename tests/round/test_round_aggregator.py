@@ -164,7 +164,7 @@ def test_late_replies_are_among_the_raw_ones_with_their_weight() -> None:
 def test_no_rule_and_no_dense_form_is_applied_to_raw_replies() -> None:
     with pytest.raises(SettingError, match="reads single replies, so median would not be applied"):
         Experiment(method=NAME, aggregation="median")
-    with pytest.raises(SettingError, match="privacy.dense_uploads"):
+    with pytest.raises(SettingError, match=r"privacy\.dense_uploads"):
         Experiment(method=NAME, privacy={"dense_uploads": True})
 
 
