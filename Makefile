@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 # A new .venv has no byte code yet: the first process writes it, and all others start in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-deployment check format lint types bench wheel clean
+.PHONY: demo test test-deployment check format lint types imports bench wheel clean
 
 demo: $(INSTALLED)
 	$(BIN)/fedl2g compare --methods local,fedl2g-l,fedl2g-f --dataset digits --clients 20 --partition dirichlet:0.1 \
@@ -22,7 +22,7 @@ test: $(INSTALLED)
 test-deployment: $(INSTALLED)
 	$(BIN)/python -m pytest -m deployment tests/flower
 
-check: $(INSTALLED) format lint types test
+check: $(INSTALLED) format lint types imports test
 
 format: $(INSTALLED)
 	$(BIN)/ruff format --check .
@@ -32,6 +32,10 @@ lint: $(INSTALLED)
 
 types: $(INSTALLED)
 	$(BIN)/mypy
+
+# Imports point one way: the map is in pyproject.toml.
+imports: $(INSTALLED)
+	$(BIN)/lint-imports
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/bench.py
