@@ -33,7 +33,7 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
-# Who may import whom: the contracts are in pyproject.toml.
+# Imports point one way: the map is in pyproject.toml.
 imports: $(INSTALLED)
 	$(BIN)/lint-imports
 

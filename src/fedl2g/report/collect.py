@@ -16,7 +16,6 @@ from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import default_settings, flat
 from fedl2g.experiment.files import written_out
 from fedl2g.experiment.identity import belongs, sampler_in_use
-from fedl2g.references import is_reference
 from fedl2g.round.record import MB, RoundRecord, best_record
 from fedl2g.runs.directory import RunDirectory, find_runs
 
@@ -54,11 +53,12 @@ class Run:
 
     @property
     def traits(self) -> Traits | None:
-        """What is known of its method; None where that is not on this machine, or is code that only the run names."""
+        """What is known of its method; None where that is not on this machine.
+
+        If the run names code for it, the run was opened with trust (`read_runs`).
+        """
         from fedl2g.methods.registry import get_method
 
-        if is_reference(self.method):
-            return None
         try:
             return get_method(self.method).traits
         except SettingError:

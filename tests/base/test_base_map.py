@@ -1,0 +1,85 @@
+"""The map of the package is enforced: imports point one way, and one that does not is found wherever it stands."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package with its contract, to be spoilt."""
+    folder = tmp_path_factory.mktemp("map")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def lint(folder: Path) -> tuple[int, str]:
+    code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(folder / "src"), "COLUMNS": "200"},
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_imports_point_one_way() -> None:
+    code, output = lint(ROOT)
+    assert code == 0, output
+
+
+@pytest.mark.parametrize(
+    ("module", "planted", "told"),
+    [
+        ("data/dataset.py", "import fedl2g.report.page", "fedl2g.data is not allowed to import fedl2g.report"),
+        (
+            "privacy/accounting.py",
+            "def _lazy():\n    from fedl2g.leakage.probe import probe",
+            "fedl2g.privacy is not allowed to import fedl2g.leakage",
+        ),
+        (
+            "report/page.py",
+            "if TYPE_CHECKING:\n    from fedl2g.paper.study import Study",
+            "fedl2g.report is not allowed to import fedl2g.paper",
+        ),
+        (
+            "runs/result.py",
+            "def _lazy():\n    import fedl2g.runs.runner",
+            "No cycles are allowed in fedl2g.runs",
+        ),
+    ],
+)
+def test_an_import_that_points_up_is_found(module: str, planted: str, told: str, copy: Path) -> None:
+    path = copy / "src" / "fedl2g" / module
+    before = path.read_text(encoding="utf-8")
+    try:
+        path.write_text(f"{before}\n\n{planted}\n", encoding="utf-8")
+        code, output = lint(copy)
+    finally:
+        path.write_text(before, encoding="utf-8")
+    assert code != 0
+    assert told in " ".join(output.split())
+
+
+def test_a_new_room_must_find_its_place(copy: Path) -> None:
+    room = copy / "src" / "fedl2g" / "attic"
+    room.mkdir()
+    try:
+        (room / "__init__.py").write_text('"""Not on the map."""\n')
+        code, output = lint(copy)
+    finally:
+        shutil.rmtree(room)
+    assert code != 0
+    assert "attic" in output
