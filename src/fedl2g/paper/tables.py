@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +97,12 @@ class Sheet:
     def entry(self, method: str, column: Column) -> Entry | None:
         """A cell, or None where the layout has none."""
         return self.entries.get((method, column.name))
+
+    def rows(self, show: Callable[[Entry], str]) -> Iterator[tuple[str, list[str]]]:
+        """Each method's name in the paper and its cells as `show` prints them; "" where the layout has none."""
+        for method in self.methods:
+            entries = [self.entry(method, column) for column in self.columns]
+            yield METHOD_NAMES.get(method, method), ["" if entry is None else show(entry) for entry in entries]
 
 
 def sheets(experiment: PaperExperiment, study: Study, seeds: int | None = None) -> list[Sheet]:
@@ -239,19 +245,24 @@ def rich_tables(tables: Sequence[Sheet]) -> list[Table]:
             table.add_column(
                 escape("\n".join(part for part in column.heading if part)), justify="right", overflow="fold"
             )
-        for method in sheet.methods:
-            cells = []
-            for column in sheet.columns:
-                e = sheet.entry(method, column)
-                if e is None:
-                    cells.append("")
-                    continue
-                ours = f"[bold green]{escape(e.text_ours())}[/]" if e.best else escape(e.text_ours())
-                theirs = f"[bold]{e.text_paper()}[/]" if e.paper_best else e.text_paper()
-                cells.append(f"{ours}\n({theirs})\n[dim]{e.text_difference()}[/]")
-            table.add_row(METHOD_NAMES.get(method, method), *cells)
+        for name, cells in sheet.rows(_rich_cell):
+            table.add_row(name, *cells)
         result.append(table)
     return result
+
+
+def _rich_cell(e: Entry) -> str:
+    from rich.markup import escape
+
+    ours = f"[bold green]{escape(e.text_ours())}[/]" if e.best else escape(e.text_ours())
+    theirs = f"[bold]{e.text_paper()}[/]" if e.paper_best else e.text_paper()
+    return f"{ours}\n({theirs})\n[dim]{e.text_difference()}[/]"
+
+
+def _markdown_cell(e: Entry) -> str:
+    ours = f"**{e.text_ours()}**" if e.best else e.text_ours()
+    theirs = f"***{e.text_paper()}***" if e.paper_best else f"*{e.text_paper()}*"
+    return f"{ours} / {theirs} / {e.text_difference()}".replace("|", "\\|")
 
 
 def markdown(experiment: PaperExperiment, tables: Sequence[Sheet], lines: Sequence[str]) -> str:
@@ -261,17 +272,7 @@ def markdown(experiment: PaperExperiment, tables: Sequence[Sheet], lines: Sequen
     for sheet in tables:
         parts.append("| method | " + " | ".join(heading(c) for c in sheet.columns) + " |")
         parts.append("|---|" + "---:|" * len(sheet.columns))
-        for method in sheet.methods:
-            cells = []
-            for column in sheet.columns:
-                e = sheet.entry(method, column)
-                if e is None:
-                    cells.append("")
-                    continue
-                ours = f"**{e.text_ours()}**" if e.best else e.text_ours()
-                theirs = f"***{e.text_paper()}***" if e.paper_best else f"*{e.text_paper()}*"
-                cells.append(f"{ours} / {theirs} / {e.text_difference()}".replace("|", "\\|"))
-            parts.append(f"| {METHOD_NAMES.get(method, method)} | " + " | ".join(cells) + " |")
+        parts += [f"| {name} | " + " | ".join(cells) + " |" for name, cells in sheet.rows(_markdown_cell)]
         parts.append("")
     return "\n".join(parts)
 
@@ -308,19 +309,19 @@ def latex(experiment: PaperExperiment, tables: Sequence[Sheet], lines: Sequence[
             parts.append(_spanning(sheet.columns))
         parts.append("Method & " + " & ".join(_tex(c.heading[-1]) for c in sheet.columns) + r" \\")
         parts.append(r"\midrule")
-        for method in sheet.methods:
-            ours, theirs = [], []
-            for column in sheet.columns:
-                e = sheet.entry(method, column)
-                text = "" if e is None else _tex(e.text_ours())
-                ours.append(rf"\textbf{{{text}}}" if e is not None and e.best else text)
-                theirs.append(
-                    "" if e is None else rf"{{\scriptsize paper {_tex(e.text_paper())}, {_tex(e.text_difference())}}}"
-                )
-            parts.append(f"{_tex(METHOD_NAMES.get(method, method))} & " + " & ".join(ours) + r" \\")
+        for (name, ours), (_, theirs) in zip(sheet.rows(_tex_ours), sheet.rows(_tex_paper), strict=True):
+            parts.append(f"{_tex(name)} & " + " & ".join(ours) + r" \\")
             parts.append(" & " + " & ".join(theirs) + r" \\")
         parts += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
     return "\n".join(parts)
+
+
+def _tex_ours(e: Entry) -> str:
+    return rf"\textbf{{{_tex(e.text_ours())}}}" if e.best else _tex(e.text_ours())
+
+
+def _tex_paper(e: Entry) -> str:
+    return rf"{{\scriptsize paper {_tex(e.text_paper())}, {_tex(e.text_difference())}}}"
 
 
 def _spanning(columns: Sequence[Column]) -> str:
