@@ -1,12 +1,25 @@
-"""Shared by all tests: caches of their own, and one thread."""
+"""Shared by all tests: caches of their own, one thread, tiny experiments, and what two runs must agree in."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fedl2g.experiment import Experiment, overlay
+from fedl2g.runs.checkpoint import newest
+from fedl2g.runs.directory import RunDirectory
+from fedl2g.setup import Setup, prepare
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,3 +54,102 @@ def registries_as_found() -> Iterator[None]:
     for registry, known in zip(registries, before, strict=True):
         for name in set(registry.names()) - known:
             del registry._registered[name]
+
+
+TINY: dict[str, Any] = {
+    "method": {"name": "fedl2g-f", "warmup_rounds": 1},
+    "samples": 200,
+    "image_size": 16,
+    "partition": "dirichlet:1",
+    "models": "small_cnn,small_resnet,small_googlenet",  # plain, BatchNorm, BatchNorm and dropout
+    "clients": 4,
+    "participation": 0.8,  # three of four: in a short run some client may not have trained at a checkpoint
+    "rounds": 4,
+    "execution": {"checkpoint_every": 1},
+}
+
+
+def make_tiny(**overrides: Any) -> Experiment:
+    """A federation of four clients on 200 digits; dotted names reach into tables, as on the command line."""
+    dotted = {name.replace("__", "."): value for name, value in overrides.items()}
+    return Experiment(**overlay(TINY, dotted))
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[..., Experiment]:
+    return make_tiny
+
+
+@pytest.fixture(scope="session")
+def setup_of() -> Callable[[Experiment], Setup]:
+    """The data and partition of an experiment, as a run makes them."""
+    return prepare
+
+
+def read_outcome(path: Path) -> dict[str, Any]:
+    """All that must be equal, bit for bit, in two runs of one experiment: everything but times and the run's place."""
+    run = RunDirectory.open(path)
+    result = run.result()
+    checkpoint = newest(run.checkpoints)
+    assert checkpoint is not None
+    return {
+        "history": [_without_times(record.to_dict()) for record in run.history()],
+        "result": None if result is None else _without_times(result.to_dict()),
+        "checkpoint": checkpoint.round,
+        "files": {path.name: path.read_bytes() for path in sorted(checkpoint.path.glob("*.safetensors"))},
+        "partition": (path / "partition.json").read_bytes(),
+    }
+
+
+def _without_times(values: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in values.items() if "seconds" not in key and key != "run"}
+    return json.loads(json.dumps(kept))
+
+
+@pytest.fixture(scope="session")
+def outcome() -> Callable[[Path], dict[str, Any]]:
+    return read_outcome
+
+
+@pytest.fixture(scope="session")
+def guide_of() -> Callable[[Path], torch.Tensor]:
+    """The guiding vectors at the end of a run."""
+
+    def read(path: Path) -> torch.Tensor:
+        checkpoint = newest(RunDirectory(path).checkpoints)
+        assert checkpoint is not None
+        return checkpoint.server()["guide"]
+
+    return read
+
+
+@contextmanager
+def untracked(model: nn.Module) -> Iterator[None]:
+    """Batch statistics alone, by the simplest means: a model whose BatchNorms have no running statistics."""
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    kept = [(m.running_mean, m.running_var, m.num_batches_tracked) for m in norms]
+    for m in norms:
+        m.running_mean = m.running_var = m.num_batches_tracked = None
+    yield
+    for m, statistics in zip(norms, kept, strict=True):
+        m.running_mean, m.running_var, m.num_batches_tracked = statistics
+
+
+def _double_backward(model: nn.Module, study: Any, quiz: Any, guide: Tensor, lr: float, space: str) -> Tensor:
+    """dq/dG straight from the definition, through the graph of the pseudo-step."""
+    with torch.random.fork_rng(devices=[]), untracked(model), sdpa_kernel(SDPBackend.MATH):
+        guide = guide.clone().requires_grad_()
+        parameters = dict(model.named_parameters())
+        features, logits = model(study[0])
+        z = features if space == "features" else logits
+        objective = F.cross_entropy(logits, study[1]) + ((z - guide[study[1]]) ** 2).sum() / z.numel()
+        gradients = torch.autograd.grad(objective, list(parameters.values()), create_graph=True)
+        moved = {name: p - lr * g for (name, p), g in zip(parameters.items(), gradients, strict=True)}
+        quiz_loss = F.cross_entropy(functional_call(model, moved, (quiz[0],))[1], quiz[1])
+        return torch.autograd.grad(quiz_loss, guide)[0]
+
+
+@pytest.fixture(scope="session", name="double_backward")
+def double_backward_fixture() -> Callable[..., Tensor]:
+    """The independent, slow reference of the guiding gradient."""
+    return _double_backward

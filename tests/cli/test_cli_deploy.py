@@ -300,7 +300,7 @@ def test_a_deployment_measures_no_layout(fedl2g: Any, hospitals: Path) -> None:
     code, lines = verdicts(fedl2g, hospitals)
     assert code == 1
     assert list(lines) == ["files"]
-    assert "clients of a deployment compute on their own; choose contiguous" in lines["files"][1]
+    assert "clients of a deployment compute on their own; choose preset" in lines["files"][1]
 
 
 def test_a_new_federation_is_whole(fedl2g: Any, tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_a_new_federation_is_whole(fedl2g: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--image-shape", "3,16"), "is not of the form channels,height,width"),
+        (("--image-shape", "3,16"), "expected channels,height,width"),
         (("--site", "north"), "each once"),
         (("--site", "a b"), "a b"),
         (("--class", 'x"y'), "plain letters"),
@@ -384,13 +384,13 @@ def test_a_site_file_is_read_strictly(line: str, sentence: str, tmp_path: Path) 
     given[line.split(" ")[0]] = line
     (tmp_path / "site.toml").write_text("\n".join(given.values()))
     with pytest.raises(SettingError) as error:
-        read_site(tmp_path / "site.toml")
+        read_site(tmp_path / "site.toml", trust=False)
     assert str(error.value).startswith(f"{tmp_path / 'site.toml'}: {sentence}")
 
 
 def test_paths_of_a_site_file_are_relative_to_it(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text('client-id = 0\nname = "n"\nmodel = "m"\ndata = "d"')
-    site = read_site(tmp_path / "site.toml")
+    site = read_site(tmp_path / "site.toml", trust=False)
     assert site.path(site.store) == (tmp_path / "store").resolve()
 
 

@@ -18,7 +18,8 @@ from fedl2g.federation import Federation, Observer
 from fedl2g.methods.registry import method_names
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
-from fedl2g.runs.runner import Interrupted, resume, run
+from fedl2g.runs.execute import Interrupted
+from fedl2g.runs.runner import resume, run
 
 CLIENTS = 4
 # Settings that the engine's clients and the round loop must carry out alike wherever the clients live.

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fedl2g.errors import SettingError
-from fedl2g.models.catalog import ARCHITECTURES, GROUPS, has_equal_heads, parse_factory, resolve_models
+from fedl2g.models.catalog import ARCHITECTURES, GROUPS, has_equal_heads, resolve_models
 
 
 def test_groups_are_those_of_the_paper() -> None:
@@ -54,13 +54,6 @@ def test_malformed_factories_are_explained(spec: str) -> None:
 def test_no_model_at_all(spec: str | list[str]) -> None:
     with pytest.raises(SettingError, match="No model"):
         resolve_models(spec)
-
-
-def test_parse_factory() -> None:
-    assert parse_factory("a.b:make") == ("a.b", "make", None)
-    assert parse_factory("a.b:make#net.fc") == ("a.b", "make", "net.fc")
-    with pytest.raises(SettingError):
-        parse_factory("cnn4")
 
 
 def test_equal_heads() -> None:

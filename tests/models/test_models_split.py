@@ -197,11 +197,11 @@ def test_factories(hospital: str, function: str) -> None:
     [
         ("hospital_nets:broken", "'hospital_nets:broken' failed: KeyError: 'weights'"),
         ("hospital_nets:demanding", "failed: TypeError.*depth"),
-        ("hospital_nets:missing", "no function 'missing'"),
-        ("hospital_nets:not_callable", "no function 'not_callable'"),
+        ("hospital_nets:missing", "'hospital_nets' has no 'missing'"),
+        ("hospital_nets:not_callable", "not_callable' is not a function"),
         ("hospital_nets:Odd", "'hospital_nets:Odd' cannot be used. Cannot tell where the head"),
-        ("hospital_broken:make", "Cannot import 'hospital_broken'.*a_library_nobody_has"),
-        ("hospital_nowhere:make", "Cannot import 'hospital_nowhere'.*PYTHONPATH"),
+        ("hospital_broken:make", "'hospital_broken' cannot be imported.*a_library_nobody_has"),
+        ("hospital_nowhere:make", "'hospital_nowhere' cannot be imported.*PYTHONPATH"),
     ],
 )
 def test_failing_factories_are_explained(hospital: str, name: str, message: str) -> None:

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedl2g.data import load_dataset, make_partition
 from fedl2g.experiment import Experiment
-from fedl2g.setup import Setup
 
 TINY: dict[str, Any] = {
     "method": {"name": "fedl2g-f", "warmup_rounds": 0},
@@ -28,24 +26,5 @@ def tiny() -> Any:
 
     def make(**settings: Any) -> Experiment:
         return Experiment(**{**TINY, **settings})
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def site_of() -> Any:
-    """The data and partition of an experiment, as a run makes them."""
-
-    def make(experiment: Experiment) -> Setup:
-        dataset = load_dataset(experiment.dataset, samples=experiment.samples, image_size=experiment.image_size)
-        partition = make_partition(
-            experiment.partition,
-            dataset.labels,
-            dataset.domains,
-            clients=experiment.clients,
-            classes=dataset.classes,
-            seed=experiment.seed,
-        )
-        return Setup(experiment, dataset, partition)
 
     return make

@@ -12,7 +12,7 @@ import torch
 import fedl2g
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import RunError
-from fedl2g.experiment import Experiment, settings
+from fedl2g.experiment import Experiment, layouts
 from fedl2g.federation import Observer
 from fedl2g.models import calibration
 from fedl2g.models.catalog import ARCHITECTURES, CHANNELS_LAST
@@ -40,11 +40,11 @@ def test_channels_last_on_both_engines_and_after_an_interruption(tiny: Any, tmp_
     assert clients(tmp_path / "inline") == clients(tmp_path / "workers") == clients(tmp_path / "again")
 
 
-def test_the_layout_changes_last_digits_only_and_no_file(tiny: Any, site_of: Any, tmp_path: Path) -> None:
+def test_the_layout_changes_last_digits_only_and_no_file(tiny: Any, setup_of: Any, tmp_path: Path) -> None:
     states = {}
     for layout in ("contiguous", "channels_last"):
         experiment = tiny(layout=layout, precision="float64", rounds=1, participation=1, models="small_resnet")
-        engine = InlineEngine(site_of(experiment))
+        engine = InlineEngine(setup_of(experiment))
         host = engine.host
         weight = next(p for p in host.half(0).model.parameters() if p.ndim == 4 and p.shape[1] > 1)
         assert weight.is_contiguous(memory_format=torch.channels_last) == (layout == "channels_last")
@@ -70,8 +70,8 @@ def test_the_default_is_the_table_of_the_catalog(tiny: Any) -> None:
     assert Experiment(dataset="sites").channels_last == CHANNELS_LAST  # each site names its own architecture
 
 
-def test_the_preset_computes_in_the_layouts_of_the_table(tiny: Any, site_of: Any) -> None:
-    engine = InlineEngine(site_of(tiny(models="small_cnn,resnet18", clients=2)))
+def test_the_preset_computes_in_the_layouts_of_the_table(tiny: Any, setup_of: Any) -> None:
+    engine = InlineEngine(setup_of(tiny(models="small_cnn,resnet18", clients=2)))
     for client, last in ((0, True), (1, False)):
         weight = next(p for p in engine.host.half(client).model.parameters() if p.ndim == 4 and p.shape[1] > 1)
         assert weight.is_contiguous(memory_format=torch.channels_last) == last
@@ -84,7 +84,7 @@ def test_another_table_is_another_experiment_and_equal_layouts_are_the_same(monk
     assert [other.fingerprint == preset.fingerprint for other in others] == [True, False, False]
     assert 'layout = "preset"' in preset.to_toml()  # the file says it, even should the default become another
     before = preset.fingerprint, Experiment(models="resnet18").fingerprint
-    monkeypatch.setattr(settings, "CHANNELS_LAST", frozenset())
+    monkeypatch.setattr(layouts, "CHANNELS_LAST", frozenset())
     assert Experiment(models="cnn4,resnet18").fingerprint not in before
     assert Experiment(models="resnet18").fingerprint == before[1]  # whom the change does not concern
 
@@ -92,7 +92,7 @@ def test_another_table_is_another_experiment_and_equal_layouts_are_the_same(monk
 def test_a_run_is_not_continued_with_another_table(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         fedl2g.run(tiny(rounds=2, execution={"checkpoint_every": 1}), tmp_path / "run", [StopAfterOne()])
-    monkeypatch.setattr(settings, "CHANNELS_LAST", frozenset())
+    monkeypatch.setattr(layouts, "CHANNELS_LAST", frozenset())
     with pytest.raises(RunError, match="another experiment"):
         fedl2g.resume(tmp_path / "run")
 

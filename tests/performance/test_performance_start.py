@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,13 @@ from torch.nn.functional import cross_entropy
 import fedl2g
 from fedl2g.engines.host import Host
 from fedl2g.engines.inline import InlineEngine
-from fedl2g.engines.workers import WorkersEngine
 from fedl2g.experiment import Experiment
-from fedl2g.federation import Federation, Observer
 from fedl2g.learning.devices import resolve_device, synchronizer
 from fedl2g.learning.optimizer import ClippedSGD
 from fedl2g.learning.profiling import PARTS, Stopwatch, split_round, total_profile
 from fedl2g.learning.training import ImageView, train
 from fedl2g.methods.registry import get_method
-from fedl2g.round.record import RoundRecord
+from fedl2g.round.policies import make_policies
 from fedl2g.runs.directory import RunDirectory
 
 PROGRAM = """
@@ -85,47 +82,6 @@ def test_the_parts_of_a_round() -> None:
     assert sum(parts.values()) == 6
 
 
-class Clock(Observer):
-    """The time of each round, measured from outside."""
-
-    def __init__(self) -> None:
-        self.walls: list[float] = []
-        self.last = 0.0
-
-    def on_round(self, federation: Federation, record: RoundRecord) -> None:
-        self.walls.append(time.perf_counter() - self.last)
-        self.last = time.perf_counter()
-
-
-@pytest.mark.parametrize("engine", [InlineEngine, WorkersEngine])
-def test_the_parts_are_the_time_of_the_round_on_every_lane(
-    engine: Any, tiny: Any, site_of: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setup = site_of(tiny(rounds=2, method={"name": "local"}, execution={"profile": True}))
-    server = get_method("local").server(setup.experiment.method, setup.task)
-    build, pause = Host._build, 0.1
-    monkeypatch.setattr(Host, "_build", lambda *given: (time.sleep(pause), build(*given))[1])
-    monkeypatch.setattr(server, "check", lambda payload: time.sleep(pause))
-    monkeypatch.setattr(server, "aggregate", lambda *given: time.sleep(pause))
-    clock = Clock()
-    federation = Federation(setup.experiment, server, engine(setup), [clock])
-    if engine is InlineEngine:
-        federation.engine.host.budget = 1  # type: ignore[attr-defined]  # every client is built whenever it is used
-    federation.run()
-    federation.engine.close()
-    for record, wall in list(zip(federation.history, clock.walls, strict=True))[1:]:
-        parts, trained = record.profile_seconds, len(record.participants)
-        lanes = 1 if engine is InlineEngine else 2
-        assert sum(parts.values()) == pytest.approx(lanes * wall, rel=0.05)
-        assert parts["aggregation"] > (trained + 1) * pause
-        if engine is InlineEngine:
-            assert parts["waiting"] < 0.1 * wall
-            assert parts["other work of clients"] > trained * pause
-            assert record.client_seconds < wall - parts["evaluation"] - (2 * trained + 1) * pause  # training alone
-        else:
-            assert parts["waiting"] > pause  # of one worker, while the server aggregates
-
-
 def test_a_stopwatch_that_is_off_measures_nothing() -> None:
     watch = Stopwatch()
     watch.start()
@@ -161,14 +117,17 @@ def test_no_step_waits_for_the_device() -> None:
 
 @pytest.mark.parametrize("method", ["local", "feddistill", "fedproto", "fedl2g-l", "fedl2g-f"])
 def test_no_step_of_a_method_waits_for_the_device(
-    method: str, tiny: Any, site_of: Any, monkeypatch: pytest.MonkeyPatch
+    method: str, tiny: Any, setup_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"name": method, **({"warmup_rounds": 0} if method.startswith("fedl2g") else {})}
-    setup = site_of(tiny(method=options, clients=2, local_epochs=2))
+    setup = setup_of(tiny(method=options, clients=2, local_epochs=2))
     server = get_method(method).server(setup.experiment.method, setup.task)
     here, there = (Host(setup, torch.device(device)) for device in ("cpu", "meta"))
     replies = [here.train(client, 1, server.broadcast(1)) for client in range(2)]
-    server.aggregate(1, replies)  # from now on there are prototypes and mean logits to learn from
+    policies = make_policies(setup.experiment, server, InlineEngine(setup))
+    combined = policies.aggregator.combine(1, replies, server.broadcast(1))
+    if combined is not None:  # from now on there are prototypes and mean logits to learn from
+        server.update(1, combined)
     steps, step = [], ClippedSGD.step
     monkeypatch.setattr(ClippedSGD, "step", lambda optimizer: (steps.append(optimizer), step(optimizer)))
     for client in range(2):

@@ -161,17 +161,16 @@ def test_late_replies_are_among_the_raw_ones_with_their_weight() -> None:
         assert reply.weight == 1 / (1 + round - int(reply.payload["rows"][0, 1]))
 
 
-def test_dense_uploads_reach_a_method_of_raw_replies_as_it_expects_them() -> None:
-    plain, dense = (_raw(privacy={"dense_uploads": on}) for on in (False, True))
-    for one, other in zip(plain, dense, strict=True):
-        for a, b in zip(one.replies, other.replies, strict=True):
-            assert a.payload.keys() == b.payload.keys()
-            assert all(torch.equal(a.payload[name], b.payload[name]) for name in a.payload)
+def test_no_rule_and_no_dense_form_is_applied_to_raw_replies() -> None:
+    with pytest.raises(SettingError, match="reads single replies, so median would not be applied"):
+        Experiment(method=NAME, aggregation="median")
+    with pytest.raises(SettingError, match=r"privacy\.dense_uploads"):
+        Experiment(method=NAME, privacy={"dense_uploads": True})
 
 
 def test_no_guarantee_is_given_for_raw_replies() -> None:
     for noise in ("server", "client"):
-        with pytest.raises(SettingError, match="cannot be bounded by clipping"):
+        with pytest.raises(SettingError, match="reads single replies, so nothing bounds"):
             Experiment(method=NAME, privacy={"clip": 1.0, "noise_multiplier": 1.0, "noise": noise})
 
 

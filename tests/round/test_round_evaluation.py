@@ -89,7 +89,7 @@ def test_a_sample_is_evaluated_and_recorded() -> None:
 def test_how_many_are_evaluated() -> None:
     assert Experiment(clients=5, evaluate_clients=0.4).evaluated_per_round == 2
     assert Experiment(clients=5, evaluate_clients=100).evaluated_per_round == 5
-    with pytest.raises(SettingError, match="neither a whole number of clients nor a share"):
+    with pytest.raises(SettingError, match="expected a whole number of clients, or a share"):
         Experiment(evaluate_clients=2.5)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Any
 
 import pytest
@@ -77,27 +75,6 @@ def test_the_upload_itself_is_left_as_it_is() -> None:
     upload = _upload()
     noisy(upload, Noise(std=1.0, coefficient=0.5))
     assert all(torch.equal(upload[name], tensor) for name, tensor in _upload().items())
-
-
-def test_experiments_from_before_keep_their_names() -> None:
-    experiment = Experiment(**TINY)
-    written = experiment.to_toml()
-    assert "noise" not in written
-    before = experiment.model_dump(mode="json", exclude={"execution", *_later_tables(experiment)})
-    assert experiment.fingerprint == hashlib.sha256(json.dumps(before, sort_keys=True).encode()).hexdigest()
-    assert Experiment.from_toml(written) == experiment
-    noisy = Experiment.from_toml(written, {"noise.std": 0.05, "noise.coefficient": 0.1})
-    assert noisy.fingerprint != experiment.fingerprint
-    assert Experiment.from_toml(noisy.to_toml()) == noisy
-
-
-def _later_tables(experiment: Experiment) -> set[str]:
-    known = {
-        *("method", "dataset", "samples", "image_size", "partition", "test_fraction", "models", "clients"),
-        *("participation", "rounds", "local_epochs", "batch_size", "client_lr", "reshuffle", "seed", "patience"),
-        *("evaluate_every", "precision", "device"),
-    }
-    return set(type(experiment).model_fields) - known
 
 
 @pytest.mark.parametrize("settings", [{"std": -1}, {"coefficient": 1.5}, {"scale": "log"}, {"sdt": 1}, {"std": "nan"}])

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fedl2g.cli.groups import OrderedGroup
-from fedl2g.cli.options import PATH, ExperimentCommand, Settings, json_option, quiet_option
+from fedl2g.cli.options import PATH, ExperimentCommand, Settings, json_option, plugin_option, quiet_option
 from fedl2g.cli.output import Display, print_json, print_line
 
 
@@ -18,6 +18,7 @@ def data_group() -> None:
 
 @data_group.command("show", cls=ExperimentCommand, fields=("dataset", "samples", "partition", "clients", "seed"))
 @click.option("-o", "--output", type=PATH, help="Also draw it: PNG, PDF or SVG file.")
+@plugin_option
 @json_option
 @quiet_option
 def show_data(settings: Settings, output: Path | None, as_json: bool, quiet: bool) -> None:

@@ -90,7 +90,7 @@ def read_coordinator(path: Path) -> Coordinator:
     for fixed in ("dataset", "partition", "clients", "samples", "image_size"):
         if fixed in settings:
             raise SettingError(f"{path}: {fixed!r} has no place here: each site brings its own data")
-    # A site that fell behind is served from two generations: the server must never fall back further than that.
+    # A site keeps its last two rounds: the server must never fall back further than that.
     execution = {**settings.pop("execution", {}), "engine": "flower", "checkpoint_every": 1}
     given = {"models": "small_cnn", **settings, "dataset": SITES, "partition": "iid", "clients": len(table.sites)}
     experiment = Experiment(**given, execution=execution)

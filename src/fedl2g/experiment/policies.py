@@ -75,10 +75,10 @@ class Privacy(BaseModel):
                     f"privacy.{given[0]}: has no meaning without privacy.clip, the bound of an upload; give that too"
                 )
         elif (self.noise_multiplier is None) == (self.epsilon is None):
-            number = "neither" if self.epsilon is None else "both"
+            found = "neither of them is" if self.epsilon is None else "both are"
             raise SettingError(
-                f"privacy.clip: {number} of privacy.epsilon and privacy.noise_multiplier is given; expected one: the "
-                "noise is solved for an epsilon, or is a multiple of the bound"
+                f"privacy.clip: expected either privacy.epsilon, for which the noise is solved, or "
+                f"privacy.noise_multiplier, but {found} given; give one of them"
             )
         return self
 

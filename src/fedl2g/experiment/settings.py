@@ -58,8 +58,8 @@ class Experiment(BaseModel):
 
     method: SerializeAsAny[Options] = Field(
         default_factory=lambda: _method_options("fedl2g-f"),
-        description="The method and its options: a name, or a table with `name` and the method's own settings; "
-        "fedl2g-f when absent.",
+        description="The method and its options: a name (`fedl2g methods` lists them), or a table with `name` and the "
+        "method's own settings; fedl2g-f when absent.",
     )
     dataset: str = Field(
         "digits", min_length=1, description="A dataset's name, or the path of an .npz file or a folder of images."

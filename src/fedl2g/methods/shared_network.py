@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 
+import torch
 from torch import Tensor, nn
 
 from fedl2g.errors import SettingError
@@ -28,9 +29,9 @@ class SharedNetwork(nn.Module):
         self.expected = tensors_spec({name: t for name, t in state.items() if name not in self._counters})
 
     def pack(self) -> Payload:
-        """A copy of what travels, on the CPU."""
-        state = self.network.state_dict()
-        return {name: t.detach().cpu().clone() for name, t in state.items() if name not in self._counters}
+        """A copy of what travels, on the CPU, row by row whatever the layout in memory."""
+        state = {name: t for name, t in self.network.state_dict().items() if name not in self._counters}
+        return {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in state.items()}
 
     def load(self, payload: Payload) -> None:
         """Become the network that arrived; noise or an attack may have made a variance negative, which becomes 0."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from fedl2g.learning.profiling import split_round
 from fedl2g.methods.base import Report
@@ -26,40 +26,38 @@ class Timing(Policy):
     def start(self) -> None:
         """A round begins."""
         self._started = time.perf_counter()
-        self._server = self._evaluation = 0.0
+        self._seconds = {"server": 0.0, "evaluation": 0.0}
         self._clients: list[tuple[float, dict[str, float]]] = []  # seconds of each, and where they went
 
-    @contextmanager
-    def server(self) -> Iterator[None]:
+    def server(self) -> AbstractContextManager[None]:
         """Around work of the server."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._server += time.perf_counter() - started
+        return self._measured("server")
+
+    def evaluation(self) -> AbstractContextManager[None]:
+        """Around the evaluation."""
+        return self._measured("evaluation")
 
     @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """Around the evaluation."""
+    def _measured(self, part: str) -> Iterator[None]:
         started = time.perf_counter()
         try:
             yield
         finally:
-            self._evaluation += time.perf_counter() - started
+            self._seconds[part] += time.perf_counter() - started
 
     def client(self, report: Report) -> None:
         """A client says how long it trained."""
         self._clients.append((report.seconds, report.laps))
 
     def write(self, record: RoundRecord, asked: Sequence[int]) -> None:
-        record.server_seconds = self._server
+        record.server_seconds = self._seconds["server"]
         record.client_seconds = sum(seconds for seconds, _ in self._clients)
-        record.evaluation_seconds = self._evaluation
+        record.evaluation_seconds = self._seconds["evaluation"]
         if self.profile and record.round:
             record.profile_seconds = split_round(
                 self._clients,
                 wall=time.perf_counter() - self._started,
-                server=self._server,
-                evaluation=self._evaluation,
+                server=self._seconds["server"],
+                evaluation=self._seconds["evaluation"],
                 lanes=self.lanes,
             )

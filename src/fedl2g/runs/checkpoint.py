@@ -26,7 +26,7 @@ from fedl2g.files import reason_of, remove_leftovers, replacing
 if TYPE_CHECKING:
     from fedl2g.federation import Federation
 
-_FORMAT = 1
+_FORMAT = 2
 _KEPT = 2  # the newest may be damaged by a failing disk: the one before it still stands
 _SERVER, _STATE = "server.safetensors", "state.json"
 _OF_SERVER = "server."  # what the names of the server half's tensors begin with

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
     from fedl2g.setup import Setup
 
-_FORMAT = 1
+_FORMAT = 2
 _ABOUT = {
     **dict.fromkeys(("method", "dataset", "partition", "models", "fingerprint", "dataset_fingerprint", "created"), str),
     **dict.fromkeys(("clients", "rounds", "seed"), int),

@@ -98,13 +98,13 @@ def test_another_seed_gives_other_numbers(tiny: Tiny, outcome: Outcome, inline: 
 
 
 def test_every_method_starts_from_the_same_models_and_partition(
-    tiny: Tiny, site_of: Callable[[Experiment], Setup]
+    tiny: Tiny, setup_of: Callable[[Experiment], Setup]
 ) -> None:
     names = [name for name in method_names() if not name.startswith("mine")]
     assert {"local", "fedl2g-l", "fedl2g-f"} <= set(names)
-    reference = Host(site_of(tiny(method="local")), CPU)
+    reference = Host(setup_of(tiny(method="local")), CPU)
     for name in names:
-        host = Host(site_of(tiny(method=name)), CPU)
+        host = Host(setup_of(tiny(method=name)), CPU)
         assert host.setup.partition == reference.setup.partition, name
         for client in range(4):
             ours, theirs = host.half(client).model.state_dict(), reference.half(client).model.state_dict()
@@ -112,14 +112,14 @@ def test_every_method_starts_from_the_same_models_and_partition(
             assert all(torch.equal(ours[key], theirs[key]) for key in ours), (name, client)
 
 
-def test_clients_of_one_architecture_start_differently(tiny: Tiny, site_of: Callable[[Experiment], Setup]) -> None:
-    host, other_seed = (Host(site_of(tiny(models="small_cnn", seed=seed)), CPU) for seed in (0, 1))
+def test_clients_of_one_architecture_start_differently(tiny: Tiny, setup_of: Callable[[Experiment], Setup]) -> None:
+    host, other_seed = (Host(setup_of(tiny(models="small_cnn", seed=seed)), CPU) for seed in (0, 1))
     weights = [h.half(client).model.head.weight for h in (host, other_seed) for client in range(4)]
     assert not any(torch.equal(a, b) for i, a in enumerate(weights) for b in weights[:i])
 
 
-def test_the_order_of_the_clients_does_not_matter(tiny: Tiny, site_of: Callable[[Experiment], Setup]) -> None:
-    setup = site_of(tiny(method__warmup_rounds=0))
+def test_the_order_of_the_clients_does_not_matter(tiny: Tiny, setup_of: Callable[[Experiment], Setup]) -> None:
+    setup = setup_of(tiny(method__warmup_rounds=0))
     forward, backward = Host(setup, CPU), Host(setup, CPU)
     payload = {"ids": torch.arange(10), "rows": torch.randn(10, 512)}
     first = {client: forward.train(client, 1, payload) for client in range(4)}

@@ -147,18 +147,18 @@ def test_participants_are_drawn_without_replacement_and_anew_each_round() -> Non
     assert all(len(set(chosen)) == 15 and chosen == sorted(chosen) for chosen in asked)
     assert len({tuple(chosen) for chosen in asked}) == 40
     assert {client for chosen in asked for client in chosen} == set(range(50))
-    assert asked == [federation.participants(round) for round in range(1, 41)]
+    assert asked == [federation.policies.sampler.draw(round) for round in range(1, 41)]
     again = federation_of(clients=50, participation=0.3, method="fedl2g-l", execution={"engine": "workers"})
-    assert [again.participants(round) for round in range(1, 41)] == asked
+    assert [again.policies.sampler.draw(round) for round in range(1, 41)] == asked
     other_seed = federation_of(clients=50, participation=0.3, seed=1)
-    assert other_seed.participants(1) != asked[0]
+    assert other_seed.policies.sampler.draw(1) != asked[0]
 
 
 def test_each_client_takes_part_equally_often() -> None:
     federation = federation_of(clients=10, participation=0.3)
     counts = [0] * 10
     for round in range(1, 2001):
-        for client in federation.participants(round):
+        for client in federation.policies.sampler.draw(round):
             counts[client] += 1
     assert min(counts) > 520  # 600 expected, standard deviation 20
     assert max(counts) < 680

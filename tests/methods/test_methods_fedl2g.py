@@ -146,9 +146,9 @@ def test_server_sends_every_class_and_accepts_only_rows_of_its_width() -> None:
 
 
 @pytest.fixture
-def host_of(tiny: Callable[..., Experiment], site_of: Callable[[Experiment], Setup]) -> Callable[..., Host]:
+def host_of(tiny: Callable[..., Experiment], setup_of: Callable[[Experiment], Setup]) -> Callable[..., Host]:
     def make(**settings: Any) -> Host:
-        return Host(site_of(tiny(precision="float64", **settings)), CPU)
+        return Host(setup_of(tiny(precision="float64", **settings)), CPU)
 
     return make
 
@@ -249,12 +249,12 @@ def test_a_clients_round_equals_the_reference(
 @pytest.mark.parametrize("size", [1.0, 1e4], ids=["unclipped", "clipped"])
 @pytest.mark.parametrize(("method", "width"), [("fedl2g-l", 10), ("fedl2g-f", 512)])
 def test_a_round_in_32_bits_is_the_same_up_to_rounding(
-    method: str, width: int, size: float, tiny: Callable[..., Experiment], site_of: Callable[[Experiment], Setup]
+    method: str, width: int, size: float, tiny: Callable[..., Experiment], setup_of: Callable[[Experiment], Setup]
 ) -> None:
     """The compiled loss and step, which the rounds above leave to torch since they are in float64."""
     options = {"name": method, "warmup_rounds": 0}
     settings = [tiny(precision=precision, method=options, models="small_cnn") for precision in ("float32", "float64")]
-    exact, quick = (Host(site_of(experiment), CPU) for experiment in reversed(settings))
+    exact, quick = (Host(setup_of(experiment), CPU) for experiment in reversed(settings))
     guide = size * torch.randn(10, width, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     expected = exact.train(0, 1, {"ids": torch.arange(10), "rows": guide})
     found = quick.train(0, 1, {"ids": torch.arange(10), "rows": guide.float()})
