@@ -168,8 +168,10 @@ def as_any_other_run(deployed: Path, inline: Path) -> None:
     shown = []
     for path in (deployed, inline):
         page = path.parent / f"{path.name}.html"
-        subprocess.run([command, "report", str(path), "-o", str(page)], check=True, capture_output=True)
-        done = subprocess.run([command, "show", str(path), "--json"], check=True, capture_output=True, text=True)
+        subprocess.run([command, "report", str(path), "-o", str(page), "--trust"], check=True, capture_output=True)
+        done = subprocess.run(
+            [command, "show", str(path), "--json", "--trust"], check=True, capture_output=True, text=True
+        )
         shown.append(json.loads(done.stdout))
         best = shown[-1]["best_accuracy"]
         assert f'"best":{{"mean":{best:.6g},' in page.read_text(encoding="utf-8")
