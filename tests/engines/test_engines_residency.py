@@ -245,7 +245,9 @@ def test_a_state_that_does_not_fit_is_refused_at_once(tmp_path: Path) -> None:
     federation.run()
     federation.engine.save(tmp_path)
     shutil.copy(tmp_path / "client-000001.safetensors", tmp_path / "client-000000.safetensors")
-    with pytest.raises(PayloadError, match=r"client-000000\.safetensors does not fit a client with small_cnn"):
+    with pytest.raises(
+        PayloadError, match=r"client-000000\.safetensors: its tensors do not match a client with small_cnn"
+    ):
         federation.engine.restore(tmp_path)
 
 
@@ -294,7 +296,7 @@ def test_a_full_disk_while_clients_make_room_is_one_sentence_and_loses_nobody(
     scratch = tmp_path / "run/scratch"
     engine = inline(setup, 1, scratch)
     sentence = (
-        f"cannot write the state of a client in {scratch}: No space left on d.*; the last checkpoint is intact: make "
+        f"{scratch}: cannot write the state of a client: No space left on d.*; the last checkpoint is intact; make "
         f"room, then continue with `fedl2g resume {scratch.parent}`"
     )
     trained: list[int] = []
@@ -311,7 +313,7 @@ def test_a_full_disk_while_clients_make_room_is_one_sentence_and_loses_nobody(
     assert len(engine.host.clients) == 1
     monkeypatch.setattr(safetensors.torch, "load_file", fail)
     engine.host.save(_made(tmp_path / "saved"))  # what is being written has reached its files
-    with pytest.raises(RunError, match=f"^cannot read the state of a client in {scratch}: .*: continue with"):
+    with pytest.raises(RunError, match=f"^{scratch}: cannot read the state of a client: .*; continue with"):
         _use(engine, trained)
     for used in (engine, roomy, fresh):
         used.close()
@@ -345,9 +347,7 @@ def test_a_worker_says_it_with_the_same_sentence(tmp_path: Path, monkeypatch: py
         execution={"engine": "workers", "workers": 1, "memory_mb": 1},
     )
     engine = WorkersEngine(setup, scratch)
-    sentence = (
-        rf"^cannot write the state of a client in {scratch}: .*; the last checkpoint .* resume {scratch.parent}`$"
-    )
+    sentence = rf"^{scratch}: cannot write the state of a client: .*; the last checkpoint .* resume {scratch.parent}`$"
     with pytest.raises(RunError, match=sentence):
         list(engine.train(1, range(8), {}, lambda reply: None))
     engine.close()

@@ -1,6 +1,6 @@
 """A method of one's own gets what the experiment asks for: noise that is really added, rules that are really applied.
 
-Or it is refused: a method that reads single replies, or says nothing about itself, can be given neither.
+Or it is refused: a method that reads individual replies, or says nothing about itself, can be given neither.
 """
 
 from __future__ import annotations

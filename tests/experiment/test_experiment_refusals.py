@@ -109,14 +109,18 @@ def traits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("raw_replies", {"privacy": GUARANTEE}, "privacy.clip: local reads single replies, so nothing bounds what one"),
+    ("raw_replies", {"privacy": GUARANTEE}, "privacy.clip: local reads individual replies, so one client's influence"),
     (
         "compressed",
         {"privacy": GUARANTEE},
         "privacy.clip: local compresses its uploads, and clipping what is sent does",
     ),
-    ("raw_replies", {"aggregation": "median"}, "aggregation.rule: local reads single replies, so median would not be"),
-    ("raw_replies", {"privacy": {"dense_uploads": True}}, "privacy.dense_uploads: local reads single replies"),
+    (
+        "raw_replies",
+        {"aggregation": "median"},
+        "aggregation.rule: local reads individual replies, so median would not be",
+    ),
+    ("raw_replies", {"privacy": {"dense_uploads": True}}, "privacy.dense_uploads: local reads individual replies"),
     ("shares_head", {"models": "cnn4,vit_b_16"}, "models: 'cnn4,vit_b_16' mixes different heads, but local shares"),
 ]
 
@@ -171,7 +175,7 @@ def test_the_guarantee_draws_each_client_by_itself(sampler: str | None) -> None:
 @pytest.mark.parametrize(
     ("privacy", "sentence"),
     [
-        ({"epsilon": 1.0}, "privacy.epsilon: has no meaning without privacy.clip"),
+        ({"epsilon": 1.0}, "privacy.epsilon: has no effect without privacy.clip"),
         ({"clip": 1.0}, "privacy.clip: neither of privacy.epsilon and privacy.noise_multiplier is given; expected one"),
         ({"clip": 1.0, "epsilon": 1.0, "noise_multiplier": 1.0}, "privacy.clip: both of privacy.epsilon and"),
     ],

@@ -156,7 +156,7 @@ def test_an_old_name_is_refused_by_its_new_one(old: str, new: str) -> None:
     table, _, name = old.partition(".")
     with pytest.raises(SettingError) as caught:
         Experiment(**{table: {name: 1}})
-    assert str(caught.value) == f"unknown setting {old!r}; it is called {new!r} now"
+    assert str(caught.value) == f"unknown setting {old!r}; it was renamed to {new!r}"
     with pytest.raises(SettingError, match="it is called"):
         explain(old)
     assert explain(new)

@@ -131,7 +131,7 @@ def test_a_site_slower_than_the_deadline_misses_the_round_and_keeps_what_it_lear
     federation.release("south")
     run.finish()
     late = "it did not answer in time"
-    assert f"train, round 1: no answer of client 1: {late}" in run.log()
+    assert f"train, round 1: no answer from client 1: {late}" in run.log()
     assert run.rounds() == ALL_ROUNDS
     assert run.differences({1: {1: late}}) == []
 

@@ -159,7 +159,7 @@ def test_in_a_simulation_a_restarting_actor_is_waited_for_but_not_forever(
     if seconds < 60:
         assert clients(train(engine, 2)) == ([0, 1, 2], [])
     else:
-        with pytest.raises(RunError, match=r"client 1 failed 12 times in a row; .* restarting"):
+        with pytest.raises(RunError, match=r"client 1: failed 12 times in a row; .* restarting"):
             train(engine, 2)
 
 
@@ -219,7 +219,7 @@ def test_a_node_that_was_started_again_unnoticed_is_asked_again(
     assert loop.history[1].accuracy is not None
     assert loop.history[1].accuracy.clients.keys() == {0, 1, 2}
     if kind != "query":
-        assert any("client 1: its node was started again" in message for message in caplog.messages)
+        assert any("client 1: its node was restarted" in message for message in caplog.messages)
 
 
 def test_a_site_that_refuses_is_missing_with_its_own_words(opened: Open) -> None:
@@ -258,7 +258,7 @@ def test_a_client_whose_reply_was_refused_has_trained_and_is_saved(simulated: Op
     fake.grid.nodes[102].handle = lambda request, inner=fake.grid.nodes[102].handle: (
         Message(Error(8, "killed"), reply_to=request) if request.metadata.message_type == "train" else inner(request)
     )
-    with pytest.raises(RunError, match="client 2 failed 12 times"):  # it never trained
+    with pytest.raises(RunError, match="client 2: failed 12 times"):  # it never trained
         train(engine)
     assert saved(engine, tmp_path / "saved") == ["client-000000.safetensors", "client-000001.safetensors"]
     engine.restore(tmp_path / "saved")

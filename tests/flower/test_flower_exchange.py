@@ -113,9 +113,9 @@ def test_a_node_that_is_none_of_ours_is_not_asked_again(world: World, caplog: py
     world.grid.nodes = {7: FakeNode(stranger(9)), **world.grid.nodes, 900: FakeNode(stranger(0))}
     with caplog.at_level(logging.WARNING):
         world.meet()
-    assert world.nodes.strangers == {7, 900}
-    assert "node 7 is refused: it claims to be client 9, but clients are numbered 0 to 2" in caplog.messages
-    assert "node 900 is refused: it claims to be client 0, who lives on node 100" in caplog.messages
+    assert world.nodes.rejected == {7, 900}
+    assert "node 7 is refused: it claims to be client 9; expected a number from 0 to 2" in caplog.messages
+    assert "node 900 is refused: it claims to be client 0, which lives on node 100" in caplog.messages
     world.clock.sleep(60)
     world.nodes.identify([3])
     assert world.grid.nodes[7].received == ["query"]
@@ -226,7 +226,7 @@ def test_a_failed_request_waits_longer_each_time(world: World) -> None:
 def test_too_many_failures_in_a_row_end_the_run(world: World) -> None:
     exchange = world.exchange(terms=replace(QUICK, attempts=2))
     exchange.fail(0, Error(8, "killed"))
-    with pytest.raises(RunError, match="client 0 failed 2 times in a row; its node reports error 8: killed"):
+    with pytest.raises(RunError, match="client 0: failed 2 times in a row; its node reports error 8: killed"):
         exchange.fail(0, Error(8, "killed"))
 
 

@@ -38,11 +38,11 @@ HOSTILE: dict[str, tuple[Callable[[RecordDict], None], str]] = {
     "no report": (lambda r: r.pop("report"), "no MetricRecord"),
     "a negative count": (lambda r: r["report"].update(samples=-1), "samples"),
     "an infinite loss": (lambda r: r["report"].update(loss=float("inf")), "loss is NaN, infinite or too large"),
-    "a list for a loss": (lambda r: r["report"].update(loss=[1.0]), "loss is not a number"),
+    "a list for a loss": (lambda r: r["report"].update(loss=[1.0]), "its loss is of type list"),
     "negative seconds": (lambda r: r["report"].update(seconds=-1.0), "seconds"),
     "seconds without end": (lambda r: r["report"].update(seconds=1e300), "seconds"),
     "a loss without end": (lambda r: r["report"].update(loss=1e300), "loss is NaN, infinite or too large"),
-    "no samples": (lambda r: r["report"].update(samples=0), "without samples"),
+    "no samples": (lambda r: r["report"].update(samples=0), "train set has no samples"),
 }
 
 
@@ -67,7 +67,7 @@ def test_a_hostile_reply_is_refused_logged_and_the_run_goes_on(
     ("spoil", "reason"),
     [
         (lambda r: r["counts"].update(correct=10**9), "counts 1000000000 correct"),
-        (lambda r: r.update(others=MetricRecord({f"n{i}": 0 for i in range(17)})), "17 further predictors"),
+        (lambda r: r.update(others=MetricRecord({f"n{i}": 0 for i in range(17)})), "17 additional predictors"),
     ],
 )
 def test_a_hostile_evaluation_is_refused_and_recorded(
@@ -94,7 +94,7 @@ def test_a_round_without_a_usable_reply_waits_and_asks_again(opened: Open, caplo
         loop.run()
     assert loop.history[1].client_losses.keys() == {0, 1, 2}
     assert sum("is refused: " in message for message in caplog.messages) == 6
-    waiting = "only 0 of 2 replies can be used; asking again: client 0, client 1, client 2"
+    waiting = "only 0 of 2 replies can be used; retrying: client 0, client 1, client 2"
     assert sum(waiting in message for message in caplog.messages) == 2
 
 
@@ -123,7 +123,7 @@ def test_an_unknown_client_id_is_refused_and_counted(claim: Any, opened: Open) -
     engine, fake = opened(setup)
     fake.grid.nodes = {7: FakeNode(stranger(claim)), **fake.grid.nodes}
     assert clients(train(engine)) == ([0, 1, 2], [])
-    assert len(engine.nodes.strangers) == 1
+    assert len(engine.nodes.rejected) == 1
     assert fake.grid.nodes[7].received == ["query"]
 
 
@@ -132,7 +132,7 @@ def test_of_two_nodes_with_one_client_the_second_is_refused(opened: Open) -> Non
     engine, fake = opened(setup)
     fake.grid.nodes[900] = FakeNode(stranger(0))
     assert clients(train(engine)) == ([0, 1, 2], [])
-    assert len(engine.nodes.strangers) == 1
+    assert len(engine.nodes.rejected) == 1
     assert fake.grid.nodes[900].received == ["query"]
 
 

@@ -119,7 +119,7 @@ def test_damage_and_foreign_files_are_refused(tmp_path: Path) -> None:
         changed[place] ^= 1
         path.write_bytes(changed)
         for read in (lambda: store.read(1), lambda: newest_state(store.directory)):
-            with pytest.raises(RunError, match="not as it was written"):
+            with pytest.raises(RunError, match="its digest differs"):
                 read()
     path.write_bytes(whole)
     assert torch.equal(newest_state(store.directory)[1]["w"], torch.ones(2))

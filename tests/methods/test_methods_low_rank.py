@@ -107,7 +107,7 @@ def packed() -> Payload:
                 "low_rank.left": torch.full((20, 2), 1e200, dtype=torch.float64),
                 "low_rank.right": torch.full((2, 30), 1e200, dtype=torch.float64),
             },
-            "product is not finite",
+            "product of its factors is not finite",
         ),
     ],
 )

@@ -149,7 +149,7 @@ def test_different_heads_are_refused(method: str) -> None:
         Experiment(method=method, models="htm10")
     Experiment(method=method, models="htfe8")
     mixed = make_world(method, models=("method_helpers:tiny_conv", "method_helpers:deep_head"))
-    with pytest.raises(SettingError, match=f"client 1 cannot share its head.*{method} needs the same head"):
+    with pytest.raises(SettingError, match=f"models: client 1 has a head of shape.*{method} expects the same head"):
         mixed.play(1)
 
 

@@ -60,7 +60,7 @@ def test_a_profile_is_in_the_records_and_adds_up(tiny: Any, tmp_path: Path) -> N
     assert rounds[0] == {}
     assert all(set(parts) == set(PARTS) for parts in rounds[1:])
     total = total_profile(rounds)
-    for name in ("data", "forward and backward", "optimiser", "guiding step", "evaluation"):
+    for name in ("data", "forward and backward", "optimizer", "guiding step", "evaluation"):
         assert total[name] > 0
     assert all(seconds >= 0 for seconds in total.values())
     fedl2g.run(tiny(rounds=1), tmp_path / "off")

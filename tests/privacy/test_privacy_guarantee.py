@@ -32,7 +32,7 @@ def test_every_built_in_method_is_protected_or_refused_or_sends_nothing() -> Non
     for name in (name for name in method_names() if name not in SENDING):
         if get_method(name).traits.uploads == "nothing" and not get_method(name).traits.raw_replies:
             continue
-        with pytest.raises(SettingError, match=r"privacy.clip: .* (reads single replies|compresses its uploads)"):
+        with pytest.raises(SettingError, match=r"privacy.clip: .* (reads individual replies|compresses its uploads)"):
             _experiment(name, "server")
         refused.append(name)
     assert "fedkd" in refused

@@ -162,7 +162,7 @@ def test_late_replies_are_among_the_raw_ones_with_their_weight() -> None:
 
 
 def test_no_rule_and_no_dense_form_is_applied_to_raw_replies() -> None:
-    with pytest.raises(SettingError, match="reads single replies, so median would not be applied"):
+    with pytest.raises(SettingError, match="reads individual replies, so median would not be applied"):
         Experiment(method=NAME, aggregation="median")
     with pytest.raises(SettingError, match=r"privacy\.dense_uploads"):
         Experiment(method=NAME, privacy={"dense_uploads": True})
@@ -170,7 +170,7 @@ def test_no_rule_and_no_dense_form_is_applied_to_raw_replies() -> None:
 
 def test_no_guarantee_is_given_for_raw_replies() -> None:
     for noise in ("server", "client"):
-        with pytest.raises(SettingError, match="reads single replies, so nothing bounds"):
+        with pytest.raises(SettingError, match="reads individual replies, so one client"):
             Experiment(method=NAME, privacy={"clip": 1.0, "noise_multiplier": 1.0, "noise": noise})
 
 

@@ -1,1 +1,1 @@
-"""Engines: where clients live and how payloads reach them. A run gives the same numbers on each."""
+"""Engines: where clients live and how payloads reach them. Every engine gives the same numbers."""

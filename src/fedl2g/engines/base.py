@@ -1,4 +1,4 @@
-"""What every engine offers to the federation."""
+"""The interface between the federation and its engines."""
 
 from __future__ import annotations
 
@@ -16,77 +16,77 @@ from fedl2g.setup import Setup
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How one client's predictions did on its own test set."""
+    """The accuracy of one client on its own test set, as counts."""
 
     client: int
     samples: int
     correct: int
-    others: dict[str, int]  # correct predictions of a method's further predictors, by name
+    others: dict[str, int]  # correct predictions of the method's additional predictors, by name
 
 
 @dataclass(frozen=True)
 class Absent:
-    """In place of a reply: why a client's answer did not arrive in time."""
+    """Stands for a missing reply: why a client did not answer in time."""
 
     client: int
     reason: str
-    report: Report = field(default_factory=lambda: Report(samples=0))  # of a training whose upload was lost
+    report: Report = field(default_factory=lambda: Report(samples=0))  # of a trained round whose upload was lost
 
 
 @dataclass(frozen=True)
 class Rejected(Absent):
-    """In place of a reply: why a client's answer, which did arrive, cannot be used."""
+    """Stands for a reply that arrived but cannot be used, with the reason."""
 
 
 Answer = Reply | Absent
 Check = Callable[[Reply], None]
-"""Raises a PayloadError that says why a reply cannot be used."""
+"""Raises PayloadError for a reply that cannot be used."""
 
 
 class WorkerLost(FedL2GError):
-    """A process that held clients is gone; the run goes on from its last checkpoint after `Engine.revive`."""
+    """A worker process died; the run can continue from its last checkpoint after `Engine.revive`."""
 
 
 class Engine(Protocol):
     """Where clients live and how payloads reach them."""
 
     lanes: int
-    """How many clients can train at a time."""
+    """How many clients can train concurrently."""
     retries: bool
-    """Whether it asks again by itself where too few replies can be used, or does what the settings say then."""
+    """Whether the engine itself handles rounds with too few usable replies, by retrying or as the settings say."""
 
     def train(self, round: int, clients: Sequence[int], payload: Payload, check: Check) -> Iterator[Answer]:
-        """Train clients; answers come in any order.
+        """Train clients and yield their answers in any order.
 
-        `check` is for engines that decide how long to wait: they must know which replies can be used. The federation
-        checks every reply itself.
+        `check` is for engines that decide how long to wait and so need to know which replies are usable. The federation
+        checks every reply again.
         """
 
     def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation | Rejected]:
-        """Evaluate clients on their own test sets, ordered as asked, without those that cannot be reached."""
+        """Evaluate clients on their own test sets, in the given order; unreachable clients are left out."""
 
     def save(self, directory: Path) -> None:
-        """Write the state of every client that has changed since it was built into the directory."""
+        """Write the state of every client that has changed since it was built to the directory."""
 
     def restore(self, directory: Path | None) -> None:
-        """Bring every client to the state in the directory (None, or no file: as freshly built)."""
+        """Load every client's state from the directory; a client without a file there is reset to its initial state."""
 
     def revive(self) -> None:
         """Replace lost workers; `restore` must follow."""
 
     def close(self) -> None:
-        """Let go of processes and memory."""
+        """Release processes and memory."""
 
 
 OpenEngine = Callable[[Setup, Path | None], Engine]
-"""Opens an engine with all clients of a setup; the folder, if any, is for states that do not fit in memory."""
+"""Opens an engine with all clients of a setup; the optional folder is for states that do not fit in memory."""
 
 
 def register_engine(name: str, opener: OpenEngine) -> None:
-    """Make an engine known by its name, for the setting `execution.engine`; its class is an opener, or a function."""
+    """Register an engine for the setting `execution.engine`; the opener is its class or a function."""
     engines.register(name, opener, opener)
 
 
 def open_engine(setup: Setup, scratch: Path | None = None) -> Engine:
-    """The engine that the experiment asks for, with all its clients."""
+    """Open the engine that the experiment selects, with all its clients."""
     return engines.get(setup.experiment.execution.engine)(setup, scratch)

@@ -1,4 +1,4 @@
-"""The last evaluation of each client, as long as it holds: a model that has not moved is not evaluated again."""
+"""A cache of evaluations: a client whose model has not changed is not evaluated again."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from fedl2g.methods.base import Traits
 
 
 class Evaluations:
-    """Evaluations by client; none holds where predictions depend on what the server sends."""
+    """The last valid evaluation of each client; disabled for methods whose predictions depend on the broadcast."""
 
     def __init__(self, traits: Traits) -> None:
-        self._hold = not traits.predicts_with_broadcast
-        self._known: dict[int, Evaluation] = {}
+        self._enabled = not traits.predicts_with_broadcast
+        self._cached: dict[int, Evaluation] = {}
 
     def __contains__(self, client: int) -> bool:
-        return client in self._known
+        return client in self._cached
 
     def __getitem__(self, client: int) -> Evaluation:
-        return self._known[client]
+        return self._cached[client]
 
     def add(self, evaluation: Evaluation) -> None:
-        """Remember an evaluation."""
-        if self._hold:
-            self._known[evaluation.client] = evaluation
+        """Cache an evaluation."""
+        if self._enabled:
+            self._cached[evaluation.client] = evaluation
 
     def forget(self, client: int) -> None:
-        """A client has moved."""
-        self._known.pop(client, None)
+        """Invalidate the evaluation of a client whose model has changed."""
+        self._cached.pop(client, None)
 
     def clear(self) -> None:
-        """All clients were brought to another state."""
-        self._known.clear()
+        """Invalidate all evaluations."""
+        self._cached.clear()

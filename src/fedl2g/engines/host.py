@@ -1,4 +1,4 @@
-"""A host: builds, trains and evaluates the clients that live in one process. Every engine is a way to reach hosts."""
+"""A host builds, trains and evaluates the clients of one process; engines are different ways to reach hosts."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ EVALUATION_BATCH = 250
 
 
 class Host:
-    """The clients of one process. `share` says which of how many hosts on this machine it is.
+    """The clients of one process; `share` is (index of this host, number of hosts on this machine).
 
-    Clients that do not fit in its share of the memory wait in a folder below `scratch`.
+    Clients that do not fit in the host's share of the memory are evicted to a folder below `scratch`.
     """
 
     def __init__(
@@ -47,7 +47,9 @@ class Host:
         self.device = device
         self.method = get_method(setup.experiment.method.name)
         self.stages = upload_stages(setup.experiment, self.task.classes)
-        with warnings.catch_warnings():  # the shared arrays are read-only memory maps, and nobody writes to them
+        with (
+            warnings.catch_warnings()
+        ):  # torch warns about read-only arrays; these are memory maps that are never written
             warnings.simplefilter("ignore", UserWarning)
             self.images = torch.from_numpy(setup.dataset.images)
             self.labels = torch.from_numpy(setup.dataset.labels)
@@ -62,23 +64,23 @@ class Host:
         if setup.experiment.execution.profile:
             watch.on(synchronizer(device))
         else:
-            watch.off()  # an earlier run in this process may have used it
+            watch.off()  # an earlier run in this process may have left it on
 
     def half(self, client: int) -> AnyClientHalf:
-        """One client's half of the method, with its client inside."""
+        """One client's half of the method, loaded into memory if necessary."""
         return self.clients.get(client)
 
     def expect_training(self, clients: Sequence[int]) -> None:
-        """Say who is about to be trained, in this order."""
+        """Announce the clients about to be trained, in this order, so that their states are prefetched."""
         self.clients.expect(clients)
 
     def expect_evaluation(self, clients: Sequence[int]) -> None:
-        """Say who is about to be evaluated, in this order; whose last evaluation still holds is not needed."""
+        """Announce the clients about to be evaluated, in this order; those with a cached evaluation are skipped."""
         self.clients.expect([client for client in clients if client not in self._evaluations])
 
     def _build(self, client: int) -> AnyClientHalf:
         architecture = self.setup.architecture(client)
-        # Never a network that another client has used: a method's half may keep what it finds in a fresh one.
+        # Always a new network, never a recycled one: a method's half may keep references to its initial tensors.
         model = self.task.build(architecture, "init", client)
         if self.device.type != "cpu":
             model = model.to(self.device)
@@ -98,14 +100,14 @@ class Host:
         return self.method.client(self.setup.experiment.method, built)
 
     def train(self, client: int, round: int, payload: Payload) -> Reply:
-        """One client's round."""
-        came = time.perf_counter()
+        """Run one client's round."""
+        entered = time.perf_counter()
         half = self.half(client)
         half.check(payload)
         started = time.perf_counter()
         trained = half.train(round, payload)
         seconds = time.perf_counter() - started
-        self.clients.weigh(client, "trained")
+        self.clients.measure(client, "trained")
         if self.method.traits.moves(trained.log.steps):
             self.clients.changed(client)
             self._evaluations.forget(client)
@@ -113,15 +115,15 @@ class Host:
         sent = {name: tensor.detach().cpu().contiguous() for name, tensor in trained.payload.items()}
         decode = partial(self._decode, half)
         upload = self.stages.apply(Upload(client, round, sent, report, payload, decode))
-        if self.setup.experiment.execution.profile:  # loading and packing are no part of the training's seconds
-            upload.report.laps[OTHER] = time.perf_counter() - came - seconds
+        if self.setup.experiment.execution.profile:  # loading and packing are not part of the training seconds
+            upload.report.laps[OTHER] = time.perf_counter() - entered - seconds
         return Reply(client, upload.payload, upload.report)
 
     def _decode(self, half: AnyClientHalf, payload: Payload) -> Payload:
         return self.method.traits.codec.decode(payload, half.expected())
 
     def evaluate(self, client: int, payload: Payload) -> Evaluation:
-        """One client's predictions on its own test set; a model that has not moved is not evaluated again."""
+        """Evaluate one client on its own test set, or return its cached evaluation."""
         if client in self._evaluations:
             return self._evaluations[client]
         half = self.half(client)
@@ -140,28 +142,28 @@ class Host:
             client, len(half.client.test_set), int(correct), {name: int(count) for name, count in others.items()}
         )
         self._evaluations.add(result)
-        self.clients.weigh(client, "evaluated")
+        self.clients.measure(client, "evaluated")
         return result
 
     def save(self, directory: Path) -> None:
-        """Give each changed client's state a file of its own."""
+        """Write one file per changed client."""
         self.clients.save(directory)
 
     def restore(self, directory: Path | None, clients: frozenset[int] | None = None) -> None:
-        """Forget every client's state and take the one in the directory, where there is one; of some clients only."""
+        """Reset every client, then load the states in the directory; only those of `clients`, if given."""
         self._evaluations.clear()
         self.clients.restore(directory, clients)
 
     def state(self, client: int) -> State:
-        """A copy of all that changes over rounds on one client."""
+        """A copy of everything that changes over rounds on one client."""
         return self.clients.state(client)
 
     def load_state(self, client: int, state: State) -> None:
-        """Bring one client to a state that `state` gave."""
+        """Load a state returned by `state` into one client."""
         self.clients.load(client, state)
         self._evaluations.forget(client)
 
     def close(self) -> None:
-        """Forget every client, in memory and on disk."""
+        """Discard every client, in memory and on disk."""
         self._evaluations.clear()
         self.clients.close()

@@ -43,7 +43,7 @@ class InlineEngine:
             self.host.restore(directory)
 
     def revive(self) -> None:
-        """Nothing can be lost: the clients live in this process."""
+        """Do nothing: the clients live in this process, so no worker can be lost."""
 
     def close(self) -> None:
         self.host.close()

@@ -1,4 +1,4 @@
-"""How much memory the clients of a host may take."""
+"""The memory budget for the clients of a host."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fedl2g.learning.devices import resolve_device
 
 
 def memory_budget(experiment: Experiment, device: torch.device, hosts: int) -> int:
-    """Bytes of clients that each of the hosts on this machine may keep; by default half of what is free."""
+    """Bytes that each host on this machine may use for clients; by default its share of half the free memory."""
     megabytes = experiment.execution.memory_mb
     if megabytes is not None:
         return megabytes * 2**20 // hosts
-    if device.type == "cuda":  # there the networks live, with those of the workers that share it
+    if device.type == "cuda":  # the networks are on the GPU, shared with the other workers on it
         sharing = [resolve_device(experiment.device, worker) for worker in range(hosts)].count(device)
         return torch.cuda.mem_get_info(device)[0] // 2 // max(1, sharing)
     return available_bytes() // 2 // hosts
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Memory that processes could still take: on this machine, and in the control group (container) they run in."""
+    """Memory still available on this machine and within the control group (container) of this process."""
     return min([_machine_bytes(root / "proc/meminfo"), *_group_bytes(root)])
 
 
@@ -41,7 +41,7 @@ def _machine_bytes(meminfo: Path) -> int:
 
 
 def _group_bytes(root: Path) -> list[int]:
-    """What is left under the limits of this process's control group and of those around it (cgroup v2)."""
+    """The memory left under the limits of this process's control group and its ancestors (cgroup v2)."""
     try:
         own = (root / "proc/self/cgroup").read_text(encoding="utf-8").strip().rpartition("0::/")[2]
     except OSError:
@@ -52,7 +52,7 @@ def _group_bytes(root: Path) -> list[int]:
         try:
             limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
             stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            left.append(max(0, limit - used + int(stat["inactive_file"])))  # the cache of files makes room
+            left.append(max(0, limit - used + int(stat["inactive_file"])))  # the page cache can be reclaimed
         except (OSError, ValueError, LookupError):  # no such group, or no limit ("max")
             continue
     return left

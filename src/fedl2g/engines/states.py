@@ -1,7 +1,7 @@
-"""The states of clients outside memory: one file each, written behind, read ahead, shared with checkpoints by links.
+"""Client states on disk: one file each, written behind, read ahead, shared with checkpoints through hard links.
 
-A client's state is a safetensors file wherever it lies (a checkpoint, a host's own folder, a node's store): it is
-named, written and read here and nowhere else.
+A client's state is a safetensors file everywhere (in a checkpoint, a host's folder, a node's store); only this module
+names, writes and reads these files.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ from fedl2g.files import replacing
 State = dict[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
 
-_WAITING = 8  # states that may wait for the disk before the computation does,
-_WAITING_BYTES = 256 * 2**20  # and their size
-_NETWORK = "model."  # what the names of the client's own network begin with, beside what its method keeps
+_QUEUED = 8  # states that may be queued for writing before `write_behind` blocks,
+_QUEUED_BYTES = 256 * 2**20  # and their total size
+_NETWORK = "model."  # prefix of the client's own network, as opposed to the method's private tensors
 _CLIENT_FILE = re.compile(r"client-([0-9]{6,})\.safetensors")
 
 
 def client_file(directory: Path, client: int) -> Path:
-    """Where a folder of states, such as a checkpoint, keeps the one of a client."""
+    """The path of a client's state in a folder of states, such as a checkpoint."""
     return directory / f"client-{client:06d}.safetensors"
 
 
 def client_files(directory: Path) -> dict[int, Path]:
-    """The clients whose states are in a folder, ascending, and their files."""
+    """The state files in a folder by client, ascending."""
     found = ((path, _CLIENT_FILE.fullmatch(path.name)) for path in directory.iterdir())
     return dict(sorted((int(match[1]), path) for path, match in found if match is not None))
 
 
 def network_of(state: Mapping[str, Tensor]) -> State:
-    """The client's own network in its state, which also holds what the method keeps on the client."""
+    """The client's own network from its state, without the method's private tensors."""
     return {name.removeprefix(_NETWORK): tensor for name, tensor in state.items() if name.startswith(_NETWORK)}
 
 
 def write_state(
     path: Path, state: Mapping[str, Tensor], about: Mapping[str, str] | None = None, *, durable: bool = False
 ) -> None:
-    """Write or replace a state's file in one step, with words `about` it; an OSError or a SafetensorError if not."""
+    """Write or replace a state file atomically, with metadata `about`; raises OSError or SafetensorError."""
     with replacing(path, durable=durable) as partial:
         safetensors.torch.save_file(dict(state), partial, *([dict(about)] if about is not None else []))
 
 
 def read_state(path: Path) -> State:
-    """The state in a file; an OSError or a SafetensorError if there is none."""
+    """Read a state file; raises OSError or SafetensorError."""
     return safetensors.torch.load_file(path)
 
 
 class StateStore:
-    """A folder of client states, made when it is first needed.
+    """A folder of client states, created on first use.
 
-    A file is never changed once it has its name, only replaced: a checkpoint that holds a hard link to it keeps what it
-    was given, and needs no room for a client that has not moved since.
+    Files are only ever replaced, never modified: a checkpoint's hard link keeps its content, and an unchanged client
+    takes no additional disk space.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._wanted = folder
+        self._requested = folder
         self._folder: Path | None = None
         self._known: set[int] = set()
         self._writing: OrderedDict[int, tuple[State, Future[None]]] = OrderedDict()
@@ -79,28 +79,28 @@ class StateStore:
         return client in self._known
 
     def write(self, client: int, state: State) -> None:
-        """Keep a state, and return when it is in its file."""
+        """Store a state synchronously."""
         self._settle(client)
         write_state(self._file(client), state)
         self._known.add(client)
 
     def write_behind(self, client: int, state: State) -> None:
-        """Keep a state that nobody changes any more; it reaches its file while the caller goes on."""
+        """Store a state in the background; the caller must not modify it afterwards."""
         self._settle(client)
         while self._writing and (self._is_full(state) or next(iter(self._writing.values()))[1].done()):
             self._settle(next(iter(self._writing)))
         if self._writer is None:
-            self._writer = ThreadPoolExecutor(1, thread_name_prefix="states written behind")
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="state writer")
         written = self._writer.submit(write_state, self._file(client), state)
         self._writing[client] = (state, written)
         self._known.add(client)
 
     def read_ahead(self, client: int) -> None:
-        """Start to read a state that will be asked for soon."""
+        """Start reading a state that will be needed soon."""
         if client not in self._known or client in self._reading or client in self._writing:
             return
         if self._reader is None:
-            self._reader = ThreadPoolExecutor(1, thread_name_prefix="states read ahead")
+            self._reader = ThreadPoolExecutor(1, thread_name_prefix="state reader")
         self._reading[client] = self._reader.submit(read_state, self._file(client))
 
     def read(self, client: int) -> State:
@@ -111,18 +111,18 @@ class StateStore:
         return ahead.result() if ahead is not None else read_state(self._file(client))
 
     def export(self, client: int, target: Path) -> None:
-        """Give a state's file another name, in a checkpoint; a copy where the two lie on different disks."""
+        """Hard-link a state's file into a checkpoint; copy it across file systems."""
         self._settle(client)
         _link(self._file(client), target)
 
     def adopt(self, client: int, source: Path) -> None:
-        """Take the file of a checkpoint as the client's state."""
+        """Use a checkpoint's file as the client's state."""
         self._settle(client)
         _link(source, self._file(client))
         self._known.add(client)
 
     def clear(self) -> None:
-        """Forget all states."""
+        """Delete all states."""
         for client in list(self._writing):
             self._writing[client][1].cancel()
         self._stop()
@@ -135,14 +135,14 @@ class StateStore:
     close = clear
 
     def _is_full(self, state: State) -> bool:
-        """Whether one more state has to wait until others are written."""
-        waiting = sum(_size(other) for other, _ in self._writing.values())
-        return len(self._writing) >= _WAITING or waiting + _size(state) > _WAITING_BYTES
+        """Whether the write queue has no room for one more state."""
+        queued = sum(_size(other) for other, _ in self._writing.values())
+        return len(self._writing) >= _QUEUED or queued + _size(state) > _QUEUED_BYTES
 
     def _settle(self, client: int) -> None:
-        """Nothing of this client is on its way: a failed write is tried again, and is an error here.
+        """Wait for pending I/O of this client; a failed write is retried once, and its error raised here.
 
-        Until it succeeds the state stays in memory: there is no other copy.
+        The state stays in memory until it has been written: there is no other copy.
         """
         self._reading.pop(client, None)
         if client in self._writing:
@@ -160,11 +160,11 @@ class StateStore:
 
     def _file(self, client: int) -> Path:
         if self._folder is None:
-            if self._wanted is None:
+            if self._requested is None:
                 self._folder = Path(tempfile.mkdtemp(prefix="fedl2g-states-"))
             else:
-                self._wanted.mkdir(parents=True, exist_ok=True)
-                self._folder = self._wanted
+                self._requested.mkdir(parents=True, exist_ok=True)
+                self._folder = self._requested
         return client_file(self._folder, client)
 
 
@@ -178,7 +178,7 @@ def shapes_of(state: State) -> Shapes:
 
 
 def stored_shapes(path: Path) -> Shapes:
-    """The names and shapes of a state in a file, whose values are not read."""
+    """The names and shapes in a state file, without reading its values."""
     with safetensors.safe_open(path, framework="pt") as file:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a dict)
 
@@ -187,5 +187,5 @@ def _link(source: Path, target: Path) -> None:
     with replacing(target, durable=False) as partial:
         try:
             os.link(source, partial)
-        except OSError:  # another disk, or one without links
+        except OSError:  # another file system, or one without hard links
             shutil.copyfile(source, partial)

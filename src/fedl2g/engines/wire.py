@@ -17,18 +17,18 @@ def send(connection: Connection, header: Header, payload: Payload | None = None)
 
 
 def pack(header: Header, payload: Payload | None = None) -> bytes:
-    """A message as bytes, to be sent to several workers."""
+    """Serialize a message, for example to send it to several workers."""
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "big") + text + (to_bytes(payload) if payload else b"")
 
 
 def send_packed(connection: Connection, message: bytes) -> None:
-    """Send a packed message."""
+    """Send a message serialized by `pack`."""
     connection.send_bytes(message)
 
 
 def receive(connection: Connection) -> tuple[Header, Payload]:
-    """Wait for one message; EOFError or OSError when the other side is gone."""
+    """Wait for one message; raises EOFError or OSError when the other side is gone."""
     data = connection.recv_bytes()
     end = 8 + int.from_bytes(data[:8], "big")
     header: Header = json.loads(data[8:end])

@@ -1,4 +1,4 @@
-"""A worker process of the `workers` engine: holds its clients for the whole run and answers requests."""
+"""A worker process of the `workers` engine: holds its clients for the whole run and serves requests."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from fedl2g.setup import Setup
 @rare_garbage_collection()
 def main() -> None:
     """Serve the connection whose file descriptor is the first argument until the other side is gone."""
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")  # its own use of torch.jit in the JVP
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")  # torch's own use of torch.jit in the JVP
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     torch.set_num_threads(1)
     connection = Connection(int(sys.argv[1]))
     served: _WorkerHost | None = None
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 class _WorkerHost:
-    """A host and the clients that are pinned to it."""
+    """A host and the clients pinned to it."""
 
     def __init__(self, header: wire.Header) -> None:
         setup = Setup.from_description(header["setup"])
@@ -66,7 +66,7 @@ class _WorkerHost:
         )
 
     def serve(self, connection: Connection, header: wire.Header, payload: Payload) -> None:
-        """Do what a message asks for."""
+        """Carry out one request."""
         host = self.host
         match header["do"]:
             case "train":
@@ -81,7 +81,7 @@ class _WorkerHost:
             case "save":
                 try:
                     host.save(Path(header["directory"]))
-                except (OSError, SafetensorError) as error:  # a full disk is no reason to die
+                except (OSError, SafetensorError) as error:  # the worker survives a full disk
                     raise RunError(reason_of(error)) from error
             case "restore":
                 host.restore(Path(header["directory"]) if header["directory"] else None, self.clients)

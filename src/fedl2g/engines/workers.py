@@ -21,7 +21,7 @@ from fedl2g.setup import Setup
 
 
 class _Worker:
-    """One worker process, the connection to it and the clients it holds."""
+    """One worker process, its connection and the clients pinned to it."""
 
     def __init__(self, number: int, clients: list[int]) -> None:
         self.number = number
@@ -47,7 +47,7 @@ class _Worker:
 
 
 class WorkersEngine:
-    """Hosts in worker processes; only payloads and metrics cross, the data is memory-mapped by each."""
+    """Hosts in worker processes; only payloads and metrics are exchanged, each process memory-maps the data."""
 
     retries = False
 
@@ -56,7 +56,7 @@ class WorkersEngine:
         self.scratch = scratch
         count = min(setup.experiment.execution.workers, setup.experiment.clients)
         self.placement = balance(_costs(setup), count)
-        self.lanes = count  # clients that train at a time
+        self.lanes = count
         self.home = {client: number for number, clients in enumerate(self.placement) for client in clients}
         self.traits = get_method(setup.experiment.method.name).traits
         self._workers: list[_Worker] = []
@@ -84,23 +84,23 @@ class WorkersEngine:
         return started
 
     def train(self, round: int, clients: Sequence[int], payload: Payload, check: Check) -> Iterator[Reply]:
-        asked = self._ask("train", clients, payload, round=round)
+        asked = self._request("train", clients, payload, round=round)
         for header, upload in self._answers(asked):
             yield Reply(header["client"], upload, Report(**header["report"]))
 
     def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation | Rejected]:
-        asked = self._ask("evaluate", clients, payload if self.traits.predicts_with_broadcast else {})
+        asked = self._request("evaluate", clients, payload if self.traits.predicts_with_broadcast else {})
         found = {header["client"]: Evaluation(**header) for header, _ in self._answers(asked)}
         return [found[client] for client in clients]
 
     def save(self, directory: Path) -> None:
-        self._tell({"do": "save", "directory": str(directory.resolve())})
+        self._request_all({"do": "save", "directory": str(directory.resolve())})
 
     def restore(self, directory: Path | None) -> None:
-        self._tell({"do": "restore", "directory": str(directory.resolve()) if directory else None})
+        self._request_all({"do": "restore", "directory": str(directory.resolve()) if directory else None})
 
     def revive(self) -> None:
-        # After a loss the surviving workers may be in the middle of a request: their answers belong to no one.
+        # All workers are replaced: the survivors may be in the middle of a request whose answers nobody would read.
         for worker in self._workers:
             worker.process.kill()
             worker.close()
@@ -111,8 +111,8 @@ class WorkersEngine:
             worker.close()
         self._workers = []
 
-    def _ask(self, what: str, clients: Sequence[int], payload: Payload, **more: object) -> list[_Worker]:
-        """Send each worker that holds some of the clients the list of its own."""
+    def _request(self, what: str, clients: Sequence[int], payload: Payload, **more: object) -> list[_Worker]:
+        """Send each worker that holds any of the clients a request for its own; returns these workers."""
         asked = []
         for worker in self._workers:
             own = [client for client in clients if self.home[client] == worker.number]
@@ -121,7 +121,8 @@ class WorkersEngine:
                 asked.append(worker)
         return asked
 
-    def _tell(self, header: wire.Header) -> None:
+    def _request_all(self, header: wire.Header) -> None:
+        """Send every worker the same request and wait until all have finished."""
         message = wire.pack(header)
         for worker in self._workers:
             self._send(worker, message)
@@ -135,7 +136,7 @@ class WorkersEngine:
             raise self._lost(worker) from error
 
     def _answers(self, asked: Sequence[_Worker]) -> Iterator[tuple[wire.Header, Payload]]:
-        """What the workers answer, as it comes, until each says it is done."""
+        """Yield the workers' answers as they arrive, until every worker is done."""
         busy = {worker.connection: worker for worker in asked}
         while busy:
             for connection in wait(list(busy)):
@@ -165,7 +166,7 @@ class WorkersEngine:
 
 
 def balance(costs: Sequence[float], workers: int) -> list[list[int]]:
-    """Deal clients out so that the workers' total costs are close: the dearest first, each to the least loaded."""
+    """Distribute clients so that the workers' total costs are close: greedily, most expensive first."""
     loads = [0.0] * workers
     placement: list[list[int]] = [[] for _ in range(workers)]
     for client in sorted(range(len(costs)), key=lambda c: (-costs[c], c)):
@@ -176,7 +177,7 @@ def balance(costs: Sequence[float], workers: int) -> list[list[int]]:
 
 
 def _costs(setup: Setup) -> list[float]:
-    """Expected seconds of each client's round: its training steps, at the measured time of its architecture's step."""
+    """The expected seconds of each client's round: its training steps times its architecture's measured step time."""
     experiment, dataset = setup.experiment, setup.dataset
     seconds = {
         name: step_seconds(

@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import public names when they are used: `fedl2g list` reads constants of this package without pydantic."""
+    """Import public names on first use: `fedl2g list` reads constants of this package without loading pydantic."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fedl2g.experiment' has no attribute {name!r}")
     return getattr(importlib.import_module(f"fedl2g.experiment.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""Settings that cannot be used as they are, alone or beside others: each is refused by one sentence."""
+"""Validation of single settings with their own syntax, and of combinations of settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?(,cuda:\d+)*")
 
 
 def check_spelling(field: str, text: str) -> None:
-    """Refuse the value of a setting that has a form of its own: `models`, `partition` or `device`."""
+    """Raise SettingError for a malformed `models`, `partition` or `device`."""
     try:
         _FORMS[field](text)
     except SettingError as error:
@@ -35,7 +35,7 @@ def _check_device(text: str) -> None:
 
 
 def _check_partition(text: str) -> None:
-    from fedl2g.data.partition import parse_partition  # with numpy, which importing settings does not need
+    from fedl2g.data.partition import parse_partition  # here, because it imports numpy
 
     parse_partition(text)
 
@@ -48,7 +48,7 @@ _FORMS: dict[str, Callable[[str], object]] = {
 
 
 def check_method(experiment: Experiment) -> None:
-    """Refuse settings that the method cannot keep to; its traits say what it can."""
+    """Raise SettingError for settings that the method's traits rule out."""
     name, traits = experiment.method.name, get_method(experiment.method.name).traits
     if traits.shares_head and not has_equal_heads(experiment.architectures):
         raise SettingError(
@@ -57,39 +57,39 @@ def check_method(experiment: Experiment) -> None:
         )
     if experiment.privacy.on and traits.raw_replies:
         raise SettingError(
-            f"privacy.clip: {name} reads single replies, so nothing bounds what one client says; choose another "
+            f"privacy.clip: {name} reads individual replies, so one client's influence is not bounded; choose another "
             "method, or leave privacy.clip out"
         )
     if experiment.privacy.on and traits.compressed:
         raise SettingError(
-            f"privacy.clip: {name} compresses its uploads, and clipping what is sent does not bound what it stands "
-            "for; choose another method, or leave privacy.clip out"
+            f"privacy.clip: {name} compresses its uploads, and clipping factors does not bound their product; choose "
+            "another method, or leave privacy.clip out"
         )
     if experiment.aggregation.rule != "mean" and traits.raw_replies:
         raise SettingError(
-            f"aggregation.rule: {name} reads single replies, so {experiment.aggregation.rule} would not be applied; "
-            "use mean or another method"
+            f"aggregation.rule: {name} reads individual replies, so {experiment.aggregation.rule} would not be "
+            "applied; use mean or another method"
         )
     if experiment.privacy.dense_uploads and traits.raw_replies:
         raise SettingError(
-            f"privacy.dense_uploads: {name} reads single replies in the form that its clients give them; leave it out, "
-            "or choose another method"
+            f"privacy.dense_uploads: {name} reads individual replies, which must keep their form; leave it out, or "
+            "choose another method"
         )
 
 
 def check_privacy(experiment: Experiment) -> None:
-    """Refuse what the privacy guarantee does not cover."""
+    """Raise SettingError for settings that the privacy guarantee does not cover."""
     if not experiment.privacy.on:
         return
     rule, late = experiment.aggregation.rule, experiment.availability.late
     if rule != "mean":
         raise SettingError(
-            f"aggregation.rule: {rule} is not covered by the privacy guarantee, which is about sums; use mean"
+            f"aggregation.rule: {rule} is not covered by the privacy guarantee, which holds for sums; use mean"
         )
     if experiment.sampler_name != "poisson":
         raise SettingError(
-            f"sampler: {experiment.sampler} is not covered by the privacy guarantee, which counts on each client being "
-            "drawn by itself; use poisson, or leave it out"
+            f"sampler: {experiment.sampler} is not covered by the privacy guarantee, which requires clients to be drawn "
+            "independently; use poisson, or leave it out"
         )
     if experiment.availability.deadline is not None and late == "use":
         raise SettingError(

@@ -1,4 +1,4 @@
-"""What each setting means, what it may be and its default."""
+"""Explanations of settings: meaning, allowed values, default."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fedl2g.methods.registry import get_method, method_names
 
 
 def explain(name: str) -> str:
-    """What a setting means, its default and what it may be: `rounds`, `execution.engine`, `method.server_lr`, ..."""
+    """Explain a setting (`rounds`, `execution.engine`, `method.server_lr`, ...): meaning, allowed values, default."""
     names = []
     for known, text in () if name in RENAMED else documented_fields():
-        if known == name:  # found before the methods, which need torch, are asked for their options
+        if known == name:  # return early: the options of methods come last and need torch
             return text
         names.append(known)
     raise SettingError(unknown_setting(name, f"{suggestion(name, names)}`fedl2g explain` lists all settings", names))
@@ -46,7 +46,7 @@ def documented_fields() -> Iterable[tuple[str, str]]:
 
 
 def default_settings() -> dict[str, Any]:
-    """Every default by its dotted name, but for the method's options and settings that are absent by default."""
+    """Every default by dotted name, except the method's options and settings that are absent by default."""
     fields = {name: field for name, field in Experiment.model_fields.items() if name != "method"}
     values = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
     plain = {name: v.model_dump(mode="json") if isinstance(v, BaseModel) else v for name, v in values.items()}

@@ -1,4 +1,4 @@
-"""Settings as text: TOML in and out, overrides laid over a file, tables as dotted names (light: no pydantic here)."""
+"""Settings as text: reading and writing TOML, overrides, dotted names (no pydantic here)."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import tomli_w
 from fedl2g.errors import SettingError
 
 SHORT = {"method": "name", "aggregation": "rule"}
-"""Tables that may be given as one word, and the setting in them that the word is the value of."""
+"""Tables that may be given as a single word, and the setting in them that takes its value."""
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings in a TOML file, as they stand there."""
+    """The settings in a TOML file, not yet validated."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise SettingError(f"cannot read the experiment file {path}: {reason}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise SettingError(f"{path}: cannot read the experiment file: {reason}") from error
     return parse_settings(text, str(path))
 
 
 def parse_settings(text: str, source: str = "the file") -> dict[str, Any]:
-    """The settings in TOML text, as they stand there."""
+    """The settings in TOML text, not yet validated."""
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # of many kinds: a number of thousands of digits, deep nesting
-        raise SettingError(f"{source} is not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # e.g. a number with thousands of digits, or deep nesting
+        raise SettingError(f"{source}: not valid TOML: {error}") from error
 
 
 def write_settings(settings: Mapping[str, Any], headings: Mapping[str, str]) -> str:
-    """Settings as TOML for people: single values first, then each table below a line that says what it is about."""
+    """Settings as TOML for people: single values first, then each table below a comment with its description."""
     tables = {name: value for name, value in settings.items() if isinstance(value, Mapping)}
     single = {name: value for name, value in settings.items() if name not in tables}
     parts = ["# `fedl2g explain NAME` says what a setting means; those without a value are left out.\n"]
@@ -46,7 +46,7 @@ def write_settings(settings: Mapping[str, Any], headings: Mapping[str, str]) -> 
 
 
 def overlay(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with overrides laid over them; "method.server_lr" reaches into the table `method`."""
+    """Apply overrides to settings; "method.server_lr" reaches into the table `method`."""
     result = {key: dict(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
     for dotted, value in overrides.items():
         table, _, key = dotted.partition(".")
@@ -57,16 +57,16 @@ def overlay(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[s
             continue
         inner = written_out(result).get(table, {})
         if not isinstance(inner, dict):
-            raise SettingError(f"{dotted}: {table!r} is a single value, it has no setting {key!r}")
+            raise SettingError(f"{dotted}: {table!r} is a single value and has no setting {key!r}")
         result[table] = {**inner, key: value}
     return result
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Split "key=value"; the value is read as TOML where it is TOML, else it is a string."""
+    """Split "key=value"; the value is parsed as TOML if it is valid TOML, otherwise taken as a string."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise SettingError(f"--set {text!r} is not of the form key=value, for example --set method.server_lr=1")
+        raise SettingError(f"--set {text!r}: not of the form key=value; expected for example method.server_lr=1")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
@@ -74,7 +74,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def written_out(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings in which a table that was given as one word is a table."""
+    """Settings in which tables given as a single word are expanded."""
     return {
         name: {SHORT[name]: value} if name in SHORT and isinstance(value, str) else value
         for name, value in settings.items()

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from fedl2g.experiment.settings import Experiment
 
 LAYOUTS = ("contiguous", "channels_last")
-CHOSEN_LAYOUTS = ("preset", "auto")  # by the table of the catalog, by measurement
+CHOSEN_LAYOUTS = ("preset", "auto")  # chosen by the catalog's table, or by measurement
 _EACH_ONCE = "expected each architecture once, such as cnn4=channels_last,resnet18=contiguous"
 
 
 def check_layout(experiment: Experiment) -> None:
-    """Refuse a layout that would do nothing."""
+    """Raise SettingError for an unknown layout or one that no client would use."""
     if experiment.layout in (*LAYOUTS, *CHOSEN_LAYOUTS):
         return
     names = set()
@@ -31,14 +31,16 @@ def check_layout(experiment: Experiment) -> None:
         if not name or name in names:
             wrong = f"names {name!r} twice" if name else f"does not say which architecture is {layout}"
             raise SettingError(f"layout: the list {experiment.layout!r} {wrong}; {_EACH_ONCE}")
-        if name not in experiment.architectures and experiment.dataset != SITES:  # there each site names its own
+        if (
+            name not in experiment.architectures and experiment.dataset != SITES
+        ):  # in a deployment each site names its own
             known = tuple(dict.fromkeys(experiment.architectures))
             raise SettingError(f"layout: no client has the architecture {name!r}; {choices(name, known)}")
         names.add(name)
 
 
 def channels_last(experiment: Experiment) -> frozenset[str]:
-    """The architectures that compute with the channels last; none before `auto` has been settled."""
+    """The architectures that use the channels_last layout; none while the layout is `auto`."""
     if experiment.layout == "channels_last":
         return frozenset(experiment.architectures)
     if experiment.layout == "preset":  # in a deployment each site names its own architecture

@@ -18,34 +18,35 @@ class Noise(BaseModel):
     std: float = Field(
         0.0,
         ge=0,
-        description="s of the paper's noise on uploads; 0 adds none. It carries no differential-privacy guarantee.",
+        description="s of the paper's noise on uploads; 0 adds none. It gives no differential-privacy guarantee.",
     )
     coefficient: float = Field(
         0.0, ge=0, le=1, description="p of the paper's noise: the upload is scaled by 1 - p before the noise is added."
     )
     scale: Literal["absolute", "relative"] = Field(
-        "absolute", description="absolute: noise of deviation s; relative: of s times the RMS of the client's upload."
+        "absolute",
+        description="absolute: noise of standard deviation s; relative: s times the RMS of the client's upload.",
     )
 
     @property
     def on(self) -> bool:
-        """Whether an upload is changed at all."""
+        """Whether uploads are changed."""
         return self.std > 0 or self.coefficient > 0
 
 
 class Privacy(BaseModel):
-    """Client-level differential privacy for uploads, and dense uploads. docs/security.md says what it promises."""
+    """Client-level differential privacy for uploads, and dense uploads; docs/security.md states the guarantee."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     clip: float | None = Field(
-        None, gt=0, description="The longest norm of a client's whole upload; setting it turns the guarantee on."
+        None, gt=0, description="The largest norm of a client's whole upload; setting it turns the guarantee on."
     )
     noise_multiplier: float | None = Field(
-        None, gt=0, description="Deviation of the Gaussian noise, in units of `clip`; or give `epsilon`."
+        None, gt=0, description="Standard deviation of the Gaussian noise, in units of `clip`; or give `epsilon`."
     )
     epsilon: float | None = Field(
-        None, gt=0, description="The epsilon to have spent after all rounds; the noise is solved for it."
+        None, gt=0, description="The epsilon spent after all rounds; the noise is solved for it."
     )
     max_epsilon: float | None = Field(
         None, gt=0, description="Stop before the round in which the spent epsilon would exceed this."
@@ -53,17 +54,19 @@ class Privacy(BaseModel):
     delta: float = Field(1e-5, gt=0, lt=1, description="The delta of the guarantee: well below 1 / number of clients.")
     noise: Literal["server", "client"] = Field(
         "server",
-        description="server: noise on the sum, the guarantee is against all but the server; client: on each upload, "
-        "it is against the server too, and costs much more accuracy.",
+        description="server: noise on the sum, a guarantee against everyone but the server; client: noise on each "
+        "upload, a guarantee against the server too, at a much higher cost in accuracy.",
     )
     denominator: Literal["fixed", "counted"] = Field(
         "fixed",
         description="Class vectors: fixed divides their noisy sum by the expected number of participants; counted by "
         "a noisy count of the clients that have the class, which is part of the clipped upload (prototypes, logits).",
     )
-    count_weight: float = Field(1.0, gt=0, description="counted: what 1 in the count weighs in the norm of the upload.")
+    count_weight: float = Field(
+        1.0, gt=0, description="counted: weight of the count's entries in the norm of the upload."
+    )
     dense_uploads: bool = Field(
-        False, description="Send a row for every class, zeros where there is none; always so under the guarantee."
+        False, description="Send a row for every class, zeros where there is none; always on under the guarantee."
     )
 
     @model_validator(mode="after")
@@ -72,7 +75,7 @@ class Privacy(BaseModel):
             given = [n for n in ("noise_multiplier", "epsilon", "max_epsilon") if getattr(self, n) is not None]
             if given:
                 raise SettingError(
-                    f"privacy.{given[0]}: has no meaning without privacy.clip, the bound of an upload; give that too"
+                    f"privacy.{given[0]}: has no effect without privacy.clip; set privacy.clip, the bound of an upload"
                 )
         elif (self.noise_multiplier is None) == (self.epsilon is None):
             found = "neither of them is" if self.epsilon is None else "both are"
@@ -89,25 +92,27 @@ class Privacy(BaseModel):
 
 
 class Aggregation(BaseModel):
-    """How the server makes one vector or network out of those that many clients sent."""
+    """How the server combines the vectors or networks that the clients sent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     rule: Annotated[str, AfterValidator(rules.check), rules] = Field(
         "mean",
         description="mean; median: coordinate by coordinate; trimmed_mean: without the largest and smallest values of "
-        "each coordinate; norm_clip: the mean after long vectors (or updates of networks) were shortened.",
+        "each coordinate; norm_clip: the mean after clipping the norms of the vectors (or updates of networks).",
     )
     trim: float = Field(
         0.2, ge=0, lt=0.5, description="trimmed_mean: share of the clients' values cut off at either end."
     )
     clip: float | None = Field(
-        None, gt=0, description="norm_clip: the longest norm allowed; the lower median of the round's when absent."
+        None,
+        gt=0,
+        description="norm_clip: the largest norm allowed; the lower median of the round's norms when absent.",
     )
 
 
 class Attack(BaseModel):
-    """Simulated hostile clients: who they are depends on the seed alone, and more of them include the fewer."""
+    """Simulated hostile clients; they depend on the seed alone, and a larger share includes those of a smaller one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -133,26 +138,33 @@ class Attack(BaseModel):
 
 
 class Availability(BaseModel):
-    """Simulated unstable clients. Every choice follows from the seed, so each engine sees the same clients fail."""
+    """Simulated unstable clients. Every choice depends on the seed alone, so the same clients fail on each engine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     dropout_before: float = Field(
-        0.0, ge=0, le=1, description="Chance in each round that a client fails before it trains: its model stays."
+        0.0, ge=0, le=1, description="Chance in each round that a client fails before training: its model is unchanged."
     )
     dropout_after: float = Field(
-        0.0, ge=0, le=1, description="Chance in each round that an upload is lost after training: its model has moved."
+        0.0,
+        ge=0,
+        le=1,
+        description="Chance in each round that an upload is lost after training: its model has changed.",
     )
-    unstable_share: float = Field(1.0, ge=0, le=1, description="Share of the clients that these two chances concern.")
+    unstable_share: float = Field(1.0, ge=0, le=1, description="Share of the clients that these two chances apply to.")
     speed_spread: float = Field(
-        0.0, ge=0, le=10, description="How different the clients' speeds are: deviation of the logarithm of their time."
+        0.0,
+        ge=0,
+        le=10,
+        description="Spread of the clients' speeds: standard deviation of the logarithm of their time.",
     )
     speed_jitter: float = Field(0.0, ge=0, le=10, description="The same for one client from round to round.")
     deadline: float | None = Field(
         None, gt=0, description="A round's length, in units of the typical client's time; none when absent."
     )
     late: Literal["drop", "use"] = Field(
-        "drop", description="Replies after the deadline: dropped, or used when they arrive; the model has moved anyhow."
+        "drop",
+        description="Replies after the deadline: dropped, or used when they arrive; the model changes either way.",
     )
     staleness_power: float = Field(
         0.5, ge=0, le=100, description="A reply that comes d rounds late weighs (1 + d) ^ -staleness_power."
@@ -160,7 +172,7 @@ class Availability(BaseModel):
     maximum_delay: int = Field(10, ge=1, description="A reply that comes more rounds late than this is dropped.")
     leave: float = Field(0.0, ge=0, le=1, description="Chance in each round that a client leaves for many rounds.")
     absence_rounds: int = Field(
-        20, ge=1, description="How many rounds it stays away; it comes back with the model it left with."
+        20, ge=1, description="How many rounds it stays away; it returns with the model it left with."
     )
     join_share: float = Field(0.0, ge=0, le=1, description="Share of the clients that join later than round 1.")
     join_until: int = Field(10, ge=2, description="They join in a round drawn from 2 to this one.")
@@ -176,12 +188,12 @@ class Availability(BaseModel):
 
 
 class Replies(BaseModel):
-    """Which replies of a real federation count: those of Flower's nodes, which answer late, too large or not at all."""
+    """Which replies count on Flower's nodes, where replies can be late, too large or missing."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     deadline_seconds: float | None = Field(
-        None, gt=0, description="flower: how long a round waits for its clients; for ever when absent."
+        None, gt=0, description="flower: how long a round waits for its clients; no timeout when absent."
     )
     minimum: int = Field(1, ge=1, description="flower: replies a round needs once the deadline has passed.")
     below_minimum: Literal["wait", "skip", "stop"] = Field(

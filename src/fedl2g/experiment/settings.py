@@ -30,7 +30,7 @@ from fedl2g.registry import engines, samplers
 
 
 class Execution(BaseModel):
-    """How a run is carried out; none of it changes the numbers."""
+    """How a run is executed; nothing here changes the numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -41,18 +41,18 @@ class Execution(BaseModel):
     memory_mb: int | None = Field(
         None,
         ge=1,
-        description="Memory for the clients' networks; the least recently used beyond it wait on disk. Half of what is "
-        "free when absent.",
+        description="Memory for the clients' networks; beyond it, the least recently used are evicted to disk. Half of "
+        "the free memory when absent.",
     )
-    profile: bool = Field(False, description="Measure where the time of each round goes.")
-    checkpoint_every: int = Field(10, ge=1, description="Rounds between checkpoints: what a crash can cost at most.")
+    profile: bool = Field(False, description="Measure how the time of each round is spent.")
+    checkpoint_every: int = Field(10, ge=1, description="Rounds between checkpoints: the most a crash can lose.")
     link_seconds: float = Field(
-        120.0, gt=0, description="flower, deployed: how long the server tries to reach a SuperLink that is gone."
+        120.0, gt=0, description="flower, deployed: timeout for reaching a SuperLink that is down."
     )
 
 
 class Experiment(BaseModel):
-    """Everything that determines a run."""
+    """All settings that determine a run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -87,7 +87,7 @@ class Experiment(BaseModel):
     )
     rounds: int = Field(1000, ge=1, description="Rounds at most; `patience` usually ends a run earlier.")
     local_epochs: int = Field(1, ge=1, description="Epochs over a client's own data in each round.")
-    batch_size: int = Field(10, ge=1, description="Samples in a training batch.")
+    batch_size: int = Field(10, ge=1, description="Batch size of local training.")
     client_lr: float = Field(0.01, gt=0, description="The clients' learning rate (plain SGD).")
     reshuffle: bool = Field(True, description="Draw a new order of the samples for each epoch.")
     seed: int = Field(0, ge=0, lt=2**32, description="Determines every random choice of the run.")
@@ -127,12 +127,10 @@ class Experiment(BaseModel):
     replies: Replies = Field(
         default_factory=Replies, description="Which replies count on the engine flower: its deadline and minimum."
     )
-    execution: Execution = Field(
-        default_factory=Execution, description="How the run is carried out; changes no number."
-    )
+    execution: Execution = Field(default_factory=Execution, description="How the run is executed; changes no number.")
 
     def __init__(self, **settings: Any) -> None:
-        """Validate settings; a wrong one is a SettingError of one sentence."""
+        """Validate settings; raises SettingError with a one-sentence message."""
         try:
             super().__init__(**settings)
         except ValidationError as error:
@@ -145,7 +143,7 @@ class Experiment(BaseModel):
 
     @field_validator("aggregation", mode="before")
     @classmethod
-    def _name_the_rule(cls, value: object) -> object:
+    def _expand_rule(cls, value: object) -> object:
         return {"rule": value} if isinstance(value, str) else value
 
     @field_validator("models", mode="before")
@@ -169,7 +167,7 @@ class Experiment(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _goes_together(self) -> Experiment:
+    def _check_combinations(self) -> Experiment:
         layouts.check_layout(self)
         checks.check_method(self)
         checks.check_privacy(self)
@@ -177,12 +175,12 @@ class Experiment(BaseModel):
 
     @property
     def architectures(self) -> tuple[str, ...]:
-        """The architectures that the clients get in turn."""
+        """The architectures, assigned to the clients round-robin."""
         return resolve_models(self.models)
 
     @property
     def channels_last(self) -> frozenset[str]:
-        """The architectures that compute in this memory layout; none before `auto` has been settled."""
+        """The architectures that use this memory layout; none while the layout is `auto`."""
         return layouts.channels_last(self)
 
     def settled(self, layout: str) -> Experiment:
@@ -191,7 +189,7 @@ class Experiment(BaseModel):
 
     @property
     def evaluated_per_round(self) -> int:
-        """How many clients each evaluation looks at."""
+        """The number of clients in each evaluation."""
         wanted = self.evaluate_clients
         if wanted is None:
             return self.clients
@@ -204,7 +202,7 @@ class Experiment(BaseModel):
 
     @property
     def sampler_name(self) -> str:
-        """The sampler in use, whether it was named or not."""
+        """The sampler in use: the one given, or the default."""
         return identity.sampler_in_use(self.sampler, protected=self.privacy.on)
 
     @property
@@ -214,9 +212,9 @@ class Experiment(BaseModel):
 
     @property
     def fingerprint(self) -> str:
-        """A name for exactly these numbers: equal for experiments that give equal results."""
+        """A hash of the settings that determine the results: equal for experiments with equal results."""
         settings = {**self.model_dump(mode="json"), "sampler": self.sampler_name}
-        if self.layout != "auto":  # what it stands for, so that another table is another experiment
+        if self.layout != "auto":  # resolved, so that a changed table gives another fingerprint
             settings["layout"] = sorted(self.channels_last)
         return identity.fingerprint(settings)
 
@@ -227,12 +225,12 @@ class Experiment(BaseModel):
 
     @classmethod
     def from_toml(cls, text: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
-        """Read an experiment from TOML text, with settings (dotted names allowed) laid over it."""
+        """Read an experiment from TOML text and apply overrides (dotted names allowed)."""
         return cls(**files.overlay(files.parse_settings(text), overrides or {}))
 
     @classmethod
     def from_file(cls, path: Path, overrides: Mapping[str, Any] | None = None) -> Experiment:
-        """Read an experiment file, with settings (dotted names allowed) laid over it."""
+        """Read an experiment file and apply overrides (dotted names allowed)."""
         return cls(**files.overlay(files.read_settings(path), overrides or {}))
 
 

@@ -1,6 +1,6 @@
-"""Settings in words: what a value may be, and one sentence about one that it may not be.
+"""Descriptions of settings for people: the allowed values, and error messages for all others.
 
-Every sentence has the form `field: what is wrong; what is expected; what to do`.
+Every message is one sentence of the form `field: what is wrong; what is expected; what to do`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ RENAMED = {
     "execution.below_minimum": "replies.below_minimum",
     "execution.maximum_reply_mb": "replies.maximum_mb",
 }
-"""Settings that had another name once."""
+"""Former names of settings, and their current ones."""
 
 _NUMBERS: dict[object, str] = {int: "a whole number", float: "a number"}
-_LONGEST = 100  # characters of a refused value that are worth showing
+_LONGEST = 100  # characters shown of a rejected value
 
 
 def table_of(field: FieldInfo) -> type[BaseModel] | None:
-    """The model of a setting that is a table of settings."""
+    """The model of a setting that is a table; None for a single value."""
     kind = field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def expectation(field: FieldInfo, name: str = "") -> str | None:
-    """What a setting may be: "a whole number of at least 1", "one of a, b"; None for kinds there are no words for."""
+    """The allowed values of a setting: "a whole number of at least 1", "one of a, b"; None for other types."""
     kind, metadata = _without_none(field.annotation, field.metadata)
     registries = [item for item in metadata if isinstance(item, Registry)]
     if registries:
@@ -52,9 +52,9 @@ def expectation(field: FieldInfo, name: str = "") -> str | None:
 
 
 def unknown_setting(name: str, hint: str, all_names: Iterable[str] = ()) -> str:
-    """The sentence about a setting that does not exist; `hint` ends it unless its right name is clear."""
+    """The message for an unknown setting; it ends with `hint` unless the right name is clear."""
     if name in RENAMED:
-        return f"unknown setting {name!r}; it is called {RENAMED[name]!r} now"
+        return f"unknown setting {name!r}; it was renamed to {RENAMED[name]!r}"
     own = name.rpartition(".")[2]
     elsewhere = [other for other in all_names if other.rpartition(".")[2] == own]
     if elsewhere:
@@ -63,7 +63,7 @@ def unknown_setting(name: str, hint: str, all_names: Iterable[str] = ()) -> str:
 
 
 def one_sentence(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """The first thing that is wrong with the settings of a model, in one sentence."""
+    """The first error in the settings of a model, as one sentence."""
     first = error.errors(include_url=False)[0]
     loc = [str(part) for part in first["loc"]]
     owner: type[BaseModel] | None = model
@@ -75,25 +75,25 @@ def one_sentence(error: ValidationError, model: type[BaseModel], prefix: str = "
     if first["type"] == "extra_forbidden":
         known = [name for name in (owner or model).model_fields if name != "name"]
         return unknown_setting(prefix + ".".join(loc), choices(loc[-1], known), dotted_names(model))
-    # Below a field that is no table, pydantic names the kinds that it tried or the places in a list.
+    # Below a field that is not a table, pydantic's location holds the types it tried or positions in a list.
     name = (prefix + ".".join(loc[:depth] or loc)).rstrip(".")
     expected = expectation(field, name) if field is not None else None
     if first["type"] == "missing":
         return f"{name}: is missing" + (f"; expected {expected}" if expected else "")
-    if expected is None or first["type"] in ("value_error", "assertion_error"):  # a check of the model's own
+    if expected is None or first["type"] in ("value_error", "assertion_error"):  # raised by a validator
         message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
         return f"{name}: {_shown(first['input'])} is not allowed; {message[:1].lower()}{message[1:]}"
     return f"{name}: {_shown(first['input'])} is not allowed; expected {expected}"
 
 
 def dotted_names(model: type[BaseModel]) -> list[str]:
-    """The settings inside the tables of a model, by their dotted names; a method's options are not among them."""
+    """The dotted names of the settings inside a model's tables, without the method's options."""
     tables = {name: table_of(field) for name, field in model.model_fields.items() if name != "method"}
     return [f"{name}.{inner}" for name, table in tables.items() if table is not None for inner in table.model_fields]
 
 
 def _without_none(kind: Any, metadata: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """The kind of a setting that may also be absent, with the limits on it."""
+    """The type of an optional setting without None, and its constraints."""
     found = list(metadata)
     if get_origin(kind) in (Union, types.UnionType):
         kinds = [one for one in get_args(kind) if one is not types.NoneType]

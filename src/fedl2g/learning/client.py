@@ -1,4 +1,4 @@
-"""A client: a model (extractor + head), its data and its private state. It lives in one place and stays there."""
+"""A client: its model (extractor + head), its data and its training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedl2g.models import SplitModel, build_model
 
 @dataclass(frozen=True)
 class Task:
-    """What the server and all clients know in common."""
+    """The parameters shared by the server and all clients."""
 
     classes: int
     image_shape: tuple[int, int, int]
@@ -30,10 +30,10 @@ class Task:
     reshuffle: bool = True
     feature_dim: int = 512
     dtype: torch.dtype = torch.float32
-    channels_last: frozenset[str] = frozenset()  # the architectures that compute in this memory layout
+    channels_last: frozenset[str] = frozenset()  # the architectures that use this memory layout
 
     def build(self, architecture: str, purpose: str, *ids: int, feature_dim: int | None = None) -> SplitModel:
-        """A freshly initialised network whose weights depend on the seed, the purpose and the ids alone."""
+        """Build a network whose initial weights depend only on the seed, the purpose and the ids."""
         with rng.seeded(self.seed, purpose, *ids):
             model = build_model(
                 architecture,
@@ -43,7 +43,7 @@ class Task:
             )
         layout = self.layout(architecture)
         if layout is torch.preserve_format and all(p.dtype == self.dtype for p in model.parameters()):
-            return model  # nothing to do, and finding that out takes `to` a fifth of the time of building a network
+            return model  # fast path: a no-op `to` would take a fifth of the time of building a network
         model = model.to(self.dtype)
         return model if layout is torch.preserve_format else model.to(memory_format=layout)
 
@@ -52,12 +52,12 @@ class Task:
         return torch.channels_last if architecture in self.channels_last else torch.preserve_format
 
     def build_auxiliary(self, feature_dim: int | None = None) -> SplitModel:
-        """The auxiliary model as the server starts with it."""
+        """Build the auxiliary model with the server's initial weights."""
         return self.build(self.auxiliary, "auxiliary", feature_dim=feature_dim)
 
 
 class Client:
-    """One participant: its network, its train and test samples, and how it trains."""
+    """One participant: its network, its train and test samples, and its training."""
 
     def __init__(self, id: int, task: Task, model: SplitModel, train_set: ImageView, test_set: ImageView) -> None:
         self.id = id
@@ -71,7 +71,7 @@ class Client:
         return self.train_set.device
 
     def optimizer(self, *modules: torch.nn.Module, clip: float = float("inf")) -> ClippedSGD:
-        """SGD at the client's rate over the parameters of these modules (its own model unless told otherwise)."""
+        """SGD at the client's learning rate over the parameters of these modules, by default its own model."""
         parameters = [p for module in modules or (self.model,) for p in module.parameters()]
         return ClippedSGD(parameters, self.task.client_lr, clip)
 
@@ -84,10 +84,10 @@ class Client:
         data: ImageView | None = None,
         networks: Sequence[torch.nn.Module] | None = None,
     ) -> TrainingLog:
-        """Train for the local epochs of this round; the log says what it amounted to.
+        """Train for this round's local epochs and return the training log.
 
-        `optimizers` default to plain SGD on the own model, `data` to the whole train set, `networks` (put in train
-        mode) to the own model.
+        Defaults: plain SGD on the client's model for `optimizers`, the whole train set for `data`, and the client's
+        model for `networks`, which are put in train mode.
         """
         view = self.train_set if data is None else data
         for network in networks or (self.model,):

@@ -1,7 +1,7 @@
 """The guiding gradient of FedL2G: how the quiz loss after one pseudo-step changes with the guiding vectors.
 
 With theta' = theta - lr * grad[CE + MSE(z, G[y])](S) for a study batch S and q = CE on the quiz set at theta', the
-paper needs pi = dq/dG. Written out, the second-order graph disappears: with g = grad q at theta',
+paper needs pi = dq/dG. Written out, no second-order graph is needed: with g = grad q at theta',
 
     pi[y] = 2 * lr / (|S| * M) * sum over j in S with y_j = y of  J_theta z(x_j; theta) . g
 
@@ -84,7 +84,7 @@ def guiding_gradient(
 
 @contextmanager
 def _private_generators(device: torch.device) -> Iterator[None]:
-    """Leave the global generators as they were: what the step draws (dropout) is its own."""
+    """Restore the global generators afterwards, so that dropout in here does not advance them."""
     accelerators = [] if device.type == "cpu" else [device]
     kind = "cuda" if device.type == "cpu" else device.type
     with torch.random.fork_rng(devices=accelerators, device_type=kind):
@@ -104,7 +104,7 @@ def _set_generator_state(device: torch.device, state: Tensor) -> None:
 
 @contextmanager
 def _differentiable_attention() -> Iterator[None]:
-    """Keep attention off its fused kernels, in train mode and in eval mode: they have no forward derivative."""
+    """Disable fused attention kernels, in train and in eval mode: they have no forward-mode derivative."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -116,7 +116,7 @@ def _differentiable_attention() -> Iterator[None]:
 
 @contextmanager
 def _batch_statistics_only(model: nn.Module) -> Iterator[None]:
-    """Stop BatchNorm from tracking: forward mode would write dual tensors into the running statistics."""
+    """Stop BatchNorm from tracking statistics: forward mode would write dual tensors into them."""
     tracking = [m for m in model.modules() if m.training and getattr(m, "track_running_stats", False)]
     for module in tracking:
         module.track_running_stats = False  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Terms of losses that several methods have."""
+"""Loss terms shared by several methods."""
 
 from __future__ import annotations
 

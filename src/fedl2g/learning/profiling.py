@@ -1,17 +1,17 @@
-"""Where a round's time went: laps of a stopwatch in the training loop, and what they add up to (no torch here)."""
+"""Profiling of a round: a stopwatch in the training loop, and the breakdown of its laps (no torch here)."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-DATA, GRADIENT, OPTIMISER, GUIDING = "data", "forward and backward", "optimiser", "guiding step"
+DATA, GRADIENT, OPTIMIZER, GUIDING = "data", "forward and backward", "optimizer", "guiding step"
 OTHER, EVALUATION, AGGREGATION, WAITING = "other work of clients", "evaluation", "aggregation", "waiting"
-PARTS = (DATA, GRADIENT, OPTIMISER, GUIDING, OTHER, EVALUATION, AGGREGATION, WAITING)
+PARTS = (DATA, GRADIENT, OPTIMIZER, GUIDING, OTHER, EVALUATION, AGGREGATION, WAITING)
 
 
 class Stopwatch:
-    """Adds up the time between laps by name; while it is off, a lap costs one call that does nothing."""
+    """Accumulates the time between laps by name; while it is off, a lap is a no-op call."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -21,18 +21,18 @@ class Stopwatch:
 
     def off(self) -> None:
         """Stop measuring."""
-        self.start: Callable[[], None] = _nothing
-        self.lap: Callable[[str], None] = _nothing_named
+        self.start: Callable[[], None] = _no_start
+        self.lap: Callable[[str], None] = _no_lap
         self.seconds = {}
 
     def on(self, finish: Callable[[], None] | None = None) -> None:
-        """Measure from now on; `finish` waits for the device, whose work would else fall into a later lap."""
+        """Start measuring; `finish` synchronizes the device, whose work would otherwise count in a later lap."""
         self._finish = finish
         self.start, self.lap = self._start, self._lap
         self.seconds = {}
 
     def take(self) -> dict[str, float]:
-        """What was measured since the last call."""
+        """Return and reset the seconds measured so far."""
         taken, self.seconds = self.seconds, {}
         return taken
 
@@ -47,15 +47,15 @@ class Stopwatch:
         self._last = now
 
 
-def _nothing() -> None:
+def _no_start() -> None:
     return None
 
 
-def _nothing_named(name: str) -> None:
+def _no_lap(name: str) -> None:
     return None
 
 
-watch = Stopwatch()  # of this process: its clients train one after the other
+watch = Stopwatch()  # one per process: its clients train one after the other
 
 
 def split_round(
@@ -66,11 +66,11 @@ def split_round(
     evaluation: float,
     lanes: int,
 ) -> dict[str, float]:
-    """The parts of a round in seconds of a processor: together, the time of the round on each of the lanes.
+    """Break a round down into processor seconds, which add up to `lanes * wall`.
 
-    `clients` gives each participant's seconds of training and its laps, `wall` the time of the round, `lanes` how many
-    clients can train at a time: what the lanes did not use is waiting. A lap of OTHER work comes on top of the seconds
-    (loading a client, packing its reply); all others lie within.
+    `clients` gives each participant's training seconds and laps, `wall` the duration of the round, `lanes` how many
+    clients can train concurrently; idle lane time counts as waiting. A lap of OTHER work (loading a client, packing its
+    reply) comes on top of the training seconds; all other laps are part of them.
     """
     parts = dict.fromkeys(PARTS, 0.0)
     busy = server + lanes * evaluation
@@ -81,14 +81,14 @@ def split_round(
         for name, value in laps.items():
             if name != OTHER:
                 parts[name] = parts.get(name, 0.0) + value
-    parts[WAITING] = max(0.0, lanes * wall - busy)  # below 0 where the server checks one reply while others train
+    parts[WAITING] = max(0.0, lanes * wall - busy)  # negative when the server checks a reply while others train
     parts[AGGREGATION] = server
     parts[EVALUATION] = lanes * evaluation
     return parts
 
 
 def total_profile(rounds: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The parts of several rounds together."""
+    """The summed breakdown of several rounds."""
     total: dict[str, float] = {}
     for parts in rounds:
         for name, seconds in parts.items():

@@ -1,4 +1,4 @@
-"""The one local-training loop: every method trains its client's networks through it."""
+"""The local training loop, used by every method."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from fedl2g.learning.optimizer import ClippedSGD
-from fedl2g.learning.profiling import DATA, GRADIENT, OPTIMISER, watch
+from fedl2g.learning.profiling import DATA, GRADIENT, OPTIMIZER, watch
 
 # (objective to minimise, cross entropy of the client's own model alone: the paper's "original local loss")
 Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class ImageView:
-    """A client's samples: positions in the one shared uint8 array, turned into normalised batches on demand."""
+    """A client's samples: indices into the shared uint8 array, converted to normalised batches on demand."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ImageView:
         return x.to(self.dtype, memory_format=self.layout).div_(127.5).sub_(1.0), y
 
     def subset(self, positions: Tensor) -> ImageView:
-        """The view of some of these samples."""
+        """A view of the samples at these positions."""
         return ImageView(
             self.images,
             self.labels,
@@ -62,14 +62,14 @@ class ImageView:
 
 @dataclass
 class TrainingLog:
-    """What a client's training of one round amounted to."""
+    """Summary of a client's training in one round."""
 
     steps: int = 0
     cross_entropy: float | None = None  # mean over the batches; None when nothing was trained
 
 
 def training_batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
-    """Full batches only; fewer samples than one batch make one smaller batch instead of nothing."""
+    """Split an order into full batches; fewer samples than one batch give a single smaller one."""
     full = len(order) // size
     return order[: full * size].split(size) if full else (order,)  # type: ignore[no-untyped-call]
 
@@ -77,9 +77,9 @@ def training_batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
 def train(
     view: ImageView, loss: Loss, optimizers: Iterable[ClippedSGD], orders: Iterable[Tensor], batch_size: int
 ) -> TrainingLog:
-    """Train for one epoch per order: the loss of each batch, one backward pass, one step of every optimizer."""
+    """Train for one epoch per order: for each batch one backward pass and one step of every optimizer."""
     every = list(optimizers)
-    losses: list[Tensor] = []  # they stay on the device: no host sync per step
+    losses: list[Tensor] = []  # kept on the device to avoid a sync per step
     watch.start()
     for order in orders:
         for positions in training_batches(order, batch_size):
@@ -91,10 +91,10 @@ def train(
             for optimizer in every:
                 optimizer.step()
             losses.append(cross_entropy.detach())
-            watch.lap(OPTIMISER)
+            watch.lap(OPTIMIZER)
     return TrainingLog(len(losses), torch.stack(losses).cpu().double().mean().item() if losses else None)
 
 
 def at_least_two(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Repeat a single sample: BatchNorm refuses one value per channel, and the mean over two equal ones is the same."""
+    """Repeat a single sample: BatchNorm rejects one value per channel, and the mean loss stays the same."""
     return (x.repeat(2, 1, 1, 1), y.repeat(2)) if len(y) == 1 else (x, y)

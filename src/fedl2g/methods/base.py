@@ -21,25 +21,25 @@ Vectors = Literal["", "features", "logits", "guiding gradients"]
 
 @dataclass(frozen=True)
 class Traits:
-    """What is known of a method without running it. Whoever needs to know something about a method reads it here."""
+    """What is known of a method without running it; the rest of the package branches on traits, never on names."""
 
     uploads: Uploads = "nothing"
     vectors: Vectors = ""
-    """What the class vectors of an upload are means or sums of; the leakage probe asks about them."""
+    """What the class vectors of an upload are means or sums of; used by the leakage probe."""
     every_row: bool = False
-    """Under the plain mean, the server uses each client's class vectors by themselves, not their mean by class."""
+    """Under the plain mean, the server receives every client's class vectors instead of their mean per class."""
     weighted_by_samples: bool = False
-    """Under the plain mean, networks count by the sizes of their clients' train sets."""
+    """Under the plain mean, networks are weighted by the sizes of their clients' train sets."""
     raw_replies: bool = False
-    """`update` reads single replies: nothing can combine or protect them, so rules and guarantees are refused."""
+    """`update` reads individual replies, which cannot be combined or protected: rules and privacy are refused."""
     codec: Codec = PLAIN
     """How payloads are packed for the wire."""
     shares_head: bool = False
     """Needs the same head on every client."""
     predicts_with_broadcast: bool = False
-    """Predictions need what the server sends (a global head, prototypes, ...)."""
+    """Predictions depend on the broadcast (a global head, prototypes, ...)."""
     auxiliary_network: bool = False
-    """Trains a small shared network beside the client's own."""
+    """Trains a small shared network alongside the client's own."""
     warm_up: bool = False
     """Its options have `warmup_rounds`, in which clients do not train."""
     extra_passes: int = 0
@@ -47,27 +47,27 @@ class Traits:
     idle_without_steps: bool = False
     """A round without a training step leaves the client exactly as it was."""
     communication_note: str = ""
-    """What must be known to read its megabytes, for reports."""
+    """Note for reports on how to interpret the method's communication cost."""
 
     @property
     def compressed(self) -> bool:
-        """Whether clipping what is sent says nothing about what it stands for."""
+        """Whether payloads are encoded, so that clipping the encoding does not bound the decoded tensors."""
         return self.codec is not PLAIN
 
     def moves(self, steps: int) -> bool:
-        """Whether a client is another one after a round with so many training steps."""
+        """Whether a round with this many training steps changes the client's state."""
         return steps > 0 or not self.idle_without_steps
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a client says of its round beside the payload: numbers for the records, no data."""
+    """Statistics of a client's round, sent with the payload for the records."""
 
     samples: int  # the size of its train set
     steps: int = 0
     loss: float | None = None  # cross entropy alone, mean over the round's batches
     seconds: float = 0.0
-    laps: dict[str, float] = field(default_factory=dict)  # where they went, if that is measured
+    laps: dict[str, float] = field(default_factory=dict)  # the breakdown of these seconds, if profiling is on
 
 
 @dataclass(frozen=True)
@@ -77,23 +77,23 @@ class Reply:
     client: int
     payload: Payload
     report: Report = field(compare=False)
-    weight: float = 1.0  # the server's own: below 1 for a reply that comes rounds late
+    weight: float = 1.0  # set by the server: below 1 for a stale reply
 
 
 @dataclass(frozen=True)
 class Combined:
-    """What the aggregator made of a round's replies."""
+    """The aggregator's result for one round."""
 
     payload: Payload
-    """Class vectors: `ids` and `rows`, one row a class (with the trait `every_row` also `weights`, one a row, and
+    """Class vectors: `ids` and `rows`, one row per class (with the trait `every_row` also `weights`, one per row, and
     classes may repeat). A network: its tensors."""
     replies: tuple[Reply, ...] = ()
-    """The replies themselves, ordered by client: only for a method whose traits say `raw_replies`."""
+    """The individual replies, ordered by client: only for methods with the trait `raw_replies`."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a client's round came to: the upload, and the log of its training."""
+    """The result of a client's round: the upload and the training log."""
 
     payload: Payload
     log: TrainingLog = field(default_factory=TrainingLog)
@@ -103,10 +103,10 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 class ServerHalf(nn.Module, Generic[OptionsT]):
-    """The server's side of a method: what it sends, and how it moves by what the aggregator combined.
+    """The server's side of a method: what it broadcasts, and how it updates from the combined replies.
 
-    It is a torch module: what changes over rounds is a buffer (`register_buffer`) or a network in it, and is saved and
-    restored by that alone.
+    It is a torch module: everything that changes over rounds must be a buffer (`register_buffer`) or a submodule;
+    checkpoints save and restore its `state_dict` and nothing else.
     """
 
     def __init__(self, options: OptionsT, task: Task) -> None:
@@ -115,15 +115,15 @@ class ServerHalf(nn.Module, Generic[OptionsT]):
         self.task = task
 
     def broadcast(self, round: int) -> Payload:
-        """What every participant of the round receives."""
+        """The payload that every participant of the round receives."""
         return {}
 
     def expected(self) -> Specification:
-        """What a client's upload must look like; anything else is refused before it is combined."""
+        """The required form of an upload; anything else is rejected before aggregation."""
         return {}
 
     def update(self, round: int, combined: Combined) -> None:
-        """Learn from what the replies of a round were combined to."""
+        """Update the server's state from a round's combined replies."""
 
     def metrics(self) -> dict[str, float]:
         """Numbers about the server's state for the round's record."""
@@ -138,29 +138,29 @@ class ClientHalf(Generic[OptionsT]):
         self.client = client
         self.model = client.model
         self.state = nn.ModuleDict({"model": client.model})
-        """What changes over rounds on this client: saved and restored, private, never sent."""
+        """Everything that changes over rounds on this client: saved in checkpoints, private, never sent."""
         self.received = nn.ModuleDict()
-        """What is made anew from each broadcast: it takes memory, but is never saved."""
+        """Modules rebuilt from each broadcast: counted against the memory budget, never saved."""
 
     def expected(self) -> Specification:
-        """What the server's payload must look like; anything else is refused before `train` sees it."""
+        """The required form of a broadcast; anything else is rejected before `train` is called."""
         return {}
 
     def check(self, payload: Payload) -> None:
-        """Refuse a broadcast that cannot be used (PayloadError)."""
+        """Raise PayloadError for a broadcast that cannot be used."""
         check_payload(payload, self.expected())
 
     def train(self, round: int, payload: Payload) -> Trained:
-        """One round on this client: train with `self.client.fit`, return what goes to the server and the log."""
+        """Run one round on this client: train with `self.client.fit`, return the upload and the training log."""
         raise NotImplementedError
 
     def own_loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of local training, CE(f(x), y), for `self.client.fit`."""
+        """The loss of purely local training, CE(f(x), y), for `self.client.fit`."""
         own = cross_entropy(self.model(x)[1], y)
         return own, own
 
     def receive(self, payload: Payload) -> None:
-        """Take the server's payload for predictions (only called with the trait `predicts_with_broadcast`)."""
+        """Load a broadcast before predicting (only called with the trait `predicts_with_broadcast`)."""
 
     def predict(self, x: Tensor) -> Tensor:
         """Scores (N x classes) whose largest is the predicted class; the model is in eval mode."""
@@ -168,7 +168,7 @@ class ClientHalf(Generic[OptionsT]):
         return logits
 
     def other_predictions(self, x: Tensor) -> dict[str, Tensor]:
-        """Further scores to report beside `predict`, by name."""
+        """Scores of additional predictors to report alongside `predict`, by name."""
         return {}
 
 

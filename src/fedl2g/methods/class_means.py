@@ -11,7 +11,7 @@ from fedl2g.payload import Payload, Specification, class_vector_spec, class_vect
 
 
 class ClassMeans:
-    """Sums of vectors by class; they stay on the client's device, so that adding a batch waits for nothing."""
+    """Running per-class sums of vectors, kept on the client's device so that adding a batch needs no sync."""
 
     def __init__(self, client: Client, width: int) -> None:
         task = client.task
@@ -19,18 +19,18 @@ class ClassMeans:
         self.counts = torch.zeros(task.classes, dtype=task.dtype, device=client.device)
 
     def add(self, vectors: Tensor, labels: Tensor) -> None:
-        """Count the vectors of one batch in."""
+        """Add the vectors of one batch."""
         self.sums.index_add_(0, labels, vectors.detach())
         self.counts.index_add_(0, labels, torch.ones_like(labels, dtype=self.counts.dtype))
 
     def pack(self) -> Payload:
-        """The mean of each class that was seen."""
+        """The mean of each class seen, as class vectors."""
         ids = self.counts.nonzero().flatten()
         return class_vectors(ids, self.sums[ids] / self.counts[ids, None])
 
 
 class ClassTargets(nn.Module):
-    """The server's class vectors as targets of a client's training."""
+    """The server's class vectors as training targets on a client."""
 
     vectors: Tensor
     known: Tensor
@@ -48,7 +48,7 @@ class ClassTargets(nn.Module):
 
 
 class ClassMeanServer(ServerHalf[OptionsT]):
-    """Keeps, for each class, the uniform mean of the vectors sent for it; a class nobody sends keeps its vector."""
+    """Keeps the uniform mean of the vectors sent for each class; a class that nobody sends keeps its vector."""
 
     vectors: Tensor
     known: Tensor

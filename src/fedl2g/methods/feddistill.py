@@ -8,8 +8,8 @@ nothing to the mean over the batch):
 
     CE(o, y) + weight * l(o, t[y]),     l = cross entropy against softmax(t[y])  or  MSE
 
-The mean of o by class over all batches of the round's training, taken while training, goes up. The server takes the
-uniform mean over the clients that sent a class. Predictions are those of the own model.
+Upload: the mean of o per class over all batches of the round, accumulated during training. The server takes the
+uniform mean over the clients that sent a class. Predictions are those of the client's own model.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from fedl2g.payload import Payload, Specification, class_vector_spec
 
 
 class FedDistillOptions(Options):
-    """Mean logits of each class are exchanged and learnt from."""
+    """Clients exchange the mean logits of each class and distil from them."""
 
     name: str = "feddistill"
-    weight: float = Field(1.0, ge=0, description="Weight of the distillation loss beside the cross entropy.")
+    weight: float = Field(1.0, ge=0, description="Weight of the distillation loss relative to the cross entropy.")
     distance: Literal["cross_entropy", "mse"] = Field(
         "cross_entropy", description="Distance to the class's mean logits: cross entropy against their softmax, or MSE."
     )
 
 
 class FedDistillServer(ClassMeanServer[FedDistillOptions]):
-    """Averages the mean logits class by class."""
+    """Averages the mean logits per class."""
 
     @property
     def width(self) -> int:

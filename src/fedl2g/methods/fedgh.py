@@ -2,14 +2,13 @@
 
 Yi et al., "FedGH: Heterogeneous Federated Learning with Generalized Global Header", ACM Multimedia 2023.
 
-Each round starts from the server's head and trains extractor and head alike with
+Each round starts from the server's head and trains both extractor and head with
 
     CE(f(x), y)
 
-Then each class's mean feature h(x) over the train set (eval mode) goes up. The server trains the head by SGD on the
-pairs (mean feature p, class c) of all clients with CE(head(p), c); under a robust rule or a privacy guarantee, on one
-mean feature for each class. Predictions are those of the client's extractor with
-the server's head.
+Upload: each class's mean feature h(x) over the train set (eval mode). The server trains the head by SGD on the pairs
+(mean feature p, class c) of all clients with CE(head(p), c); under a robust rule or a privacy guarantee, on one mean
+feature per class. Predictions are those of the client's extractor with the server's head.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ class FedGHOptions(Options):
     """One head trained on the server with the clients' mean features."""
 
     name: str = "fedgh"
-    server_lr: float = Field(0.01, gt=0, description="Rate of the server's SGD on the shared head.")
-    server_epochs: int = Field(1, ge=1, description="Epochs of the server over the mean features of a round.")
-    server_batch_size: int = Field(10, ge=1, description="Mean features in a batch of the server's SGD.")
+    server_lr: float = Field(0.01, gt=0, description="Learning rate of the server's SGD on the shared head.")
+    server_epochs: int = Field(1, ge=1, description="Server epochs over the mean features of a round.")
+    server_batch_size: int = Field(10, ge=1, description="Batch size of the server's SGD, in mean features.")
 
 
 class FedGHServer(SharedHeadServer[FedGHOptions]):
@@ -61,7 +60,7 @@ class FedGHServer(SharedHeadServer[FedGHOptions]):
 
 
 class FedGHClient(SharedHeadClient[FedGHOptions]):
-    """Trains its network from the server's head on, and sends the mean feature of each of its classes."""
+    """Trains its network starting from the server's head, and sends the mean feature of each of its classes."""
 
     def train(self, round: int, payload: Payload) -> Trained:
         self.shared.load(payload)

@@ -3,19 +3,19 @@
 Wu et al., "Communication-efficient federated learning via knowledge distillation", Nature Communications 13, 2022.
 
 With o, h the own model's logits and features, u, a those of the auxiliary model (received anew in each round), W a
-private linear map between the feature spaces and S = CE(o, y) + CE(u, y) as a number:
+private linear map between the feature spaces and S = CE(o, y) + CE(u, y) treated as a constant:
 
     own loss        CE(o, y) + KL(softmax u || softmax o) / S + MSE(h, W a) / S
     auxiliary loss  CE(u, y) + KL(softmax o || softmax u) / S + MSE(h, W a) / S
 
-The better the two networks do, the more they listen to each other. In each network's loss the other network's output
-is a constant. W is no network's output: it stands in both losses and follows the gradient of their sum, by SGD at the
-client's rate. The gradient norms of the two networks and of W are clipped, each on its own.
+The lower the two networks' losses, the stronger the distillation. In each network's loss the other network's output is
+detached. W appears in both losses and is trained on their sum, by SGD at the client's learning rate. The gradient norms
+of the two networks and of W are clipped separately.
 
-In round t of T (the rounds the experiment allows, whether or not it stops earlier) both directions send every matrix as
-factors that hold a share of its energy (`fedl2g.methods.low_rank`), from `energy_start` in the first round linearly to
+In round t of T (the experiment's `rounds`, even if it stops early) both directions send every matrix as factors that
+hold a share of its energy (`fedl2g.methods.low_rank`), which rises linearly from `energy_start` in the first round to
 `energy_end` in the last. The server takes the uniform mean of the reconstructed models. Predictions are those of the
-own model.
+client's own model.
 """
 
 from __future__ import annotations
@@ -38,29 +38,30 @@ from fedl2g.payload import Payload
 
 
 class FedKDOptions(Options):
-    """Own model and a small shared one distil into each other; the shared one travels as low-rank factors."""
+    """A client's model and a small shared one distil into each other; the shared one is sent as low-rank factors."""
 
     name: str = "fedkd"
-    auxiliary_lr: float = Field(0.01, gt=0, description="Rate of the auxiliary model's SGD.")
+    auxiliary_lr: float = Field(0.01, gt=0, description="Learning rate of the auxiliary model's SGD.")
     energy_start: float = Field(0.95, gt=0, le=1, description="Share of a matrix's energy sent in the first round.")
     energy_end: float = Field(0.98, gt=0, le=1, description="Share of a matrix's energy sent in the last round.")
 
     @model_validator(mode="after")
-    def _rises(self) -> FedKDOptions:
+    def _check_energy(self) -> FedKDOptions:
         if self.energy_end < self.energy_start:
             raise SettingError(
-                f"method.energy_end: {self.energy_end} is below energy_start, {self.energy_start}; the share must rise"
+                f"method.energy_end: {self.energy_end} is below method.energy_start ({self.energy_start}); "
+                "expected at least energy_start"
             )
         return self
 
     def energy(self, round: int, task: Task) -> float:
-        """The share of energy that both directions of a round send."""
-        over = (round - 1) / max(1, task.rounds - 1)
-        return self.energy_start + min(1.0, over) * (self.energy_end - self.energy_start)
+        """The share of energy kept in both directions of a round."""
+        progress = (round - 1) / max(1, task.rounds - 1)
+        return self.energy_start + min(1.0, progress) * (self.energy_end - self.energy_start)
 
 
 class FedKDServer(SharedNetworkServer[FedKDOptions]):
-    """Averages the auxiliary models, which come and go as factors."""
+    """Averages the auxiliary models, which are exchanged as factors."""
 
     def broadcast(self, round: int) -> Payload:
         return compress(self.shared.pack(), self.options.energy(round, self.task))
@@ -85,7 +86,7 @@ class FedKDClient(AuxiliaryClient[FedKDOptions]):
         def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             (h, o), (a, u) = self.model(x), self.auxiliary(x)
             own, auxiliary = cross_entropy(o, y), cross_entropy(u, y)
-            # Both cross entropies round to 0 once every sample is learnt: no division by that.
+            # Both cross entropies can round to 0 once every sample is fitted: avoid dividing by 0.
             s = (own + auxiliary).detach().clamp(min=torch.finfo(own.dtype).eps)
             own_loss = own + (kl_divergence(u, o) + mse_loss(h, self.feature_map(a.detach()))) / s
             auxiliary_loss = auxiliary + (kl_divergence(o, u) + mse_loss(self.feature_map(a), h.detach())) / s
@@ -94,7 +95,7 @@ class FedKDClient(AuxiliaryClient[FedKDOptions]):
         optimizers = [
             self.client.optimizer(clip=CLIP),
             ClippedSGD(self.auxiliary.parameters(), self.options.auxiliary_lr, CLIP),
-            self.client.optimizer(self.feature_map, clip=CLIP),  # 1 / S has no bound
+            self.client.optimizer(self.feature_map, clip=CLIP),  # 1 / S is unbounded
         ]
         log = self.client.fit(round, loss, optimizers, networks=(self.model, self.auxiliary, self.feature_map))
         return Trained(compress(self.shared.pack(), self.options.energy(round, self.client.task)), log)
@@ -109,7 +110,7 @@ register_method(
         uploads="network",
         codec=LOW_RANK,
         auxiliary_network=True,
-        communication_note="FedKD's megabytes depend on the weights: the rank of each factor is the smallest that "
-        "keeps the asked share of the energy; the mean over the run is shown.",
+        communication_note="FedKD's communication depends on the weights: the rank of each factor is the smallest that "
+        "keeps the requested share of the energy; the mean over the run is shown.",
     ),
 )

@@ -1,4 +1,4 @@
-"""FedL2G: the server learns one guiding vector per class so that guidance helps each client's own task.
+"""FedL2G: the server learns one guiding vector per class such that guidance improves each client's own task.
 
 Zhang et al., "Adaptive Guidance for Local Training in Heterogeneous Federated Learning", ICML 2025.
 
@@ -29,19 +29,22 @@ from fedl2g.methods.base import ClientHalf, Combined, Options, ServerHalf, Train
 from fedl2g.methods.registry import register_method
 from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors
 
-CLIP = 100.0  # of the client's gradient norm, and of the norm of the whole guiding gradient
+CLIP = 100.0  # bounds the client's gradient norm, and the norm of the whole guiding gradient
+
+
+_SERVER_LR = "Server learning rate of the guiding vectors; 0 keeps them at their initial values."
 
 
 class FedL2GOptions(Options):
-    """FedL2G's options; the two variants differ in the guided space and the server's rate."""
+    """FedL2G's options; the two variants differ in the guided space and the server's learning rate."""
 
     space: ClassVar[Space]
 
-    server_lr: float = Field(ge=0, description="Server rate of the guiding vectors; 0 keeps them as they started.")
-    warmup_rounds: int = Field(50, ge=0, description="Rounds at the start in which only the guiding vectors learn.")
+    server_lr: float = Field(ge=0, description=_SERVER_LR)
+    warmup_rounds: int = Field(50, ge=0, description="Initial rounds in which only the guiding vectors are trained.")
     quiz_size: int = Field(10, ge=1, description="Samples each client holds out of its train set as its quiz set.")
     guide_init: Literal["normal", "zeros", "orthogonal"] = Field(
-        "normal", description="How the guiding vectors start: N(0,1) entries, zeros, or orthogonal directions."
+        "normal", description="Initial guiding vectors: N(0,1) entries, zeros, or orthogonal directions."
     )
 
     def width(self, task: Task) -> int:
@@ -54,7 +57,7 @@ class LogitOptions(FedL2GOptions):
 
     space = "logits"
     name: str = "fedl2g-l"
-    server_lr: float = Field(0.1, ge=0, description="Server rate of the guiding vectors; 0 keeps them as they started.")
+    server_lr: float = Field(0.1, ge=0, description=_SERVER_LR)
 
 
 class FeatureOptions(FedL2GOptions):
@@ -62,11 +65,11 @@ class FeatureOptions(FedL2GOptions):
 
     space = "features"
     name: str = "fedl2g-f"
-    server_lr: float = Field(100.0, ge=0, description="Server rate of the guiding vectors; 0 keeps them as they were.")
+    server_lr: float = Field(100.0, ge=0, description=_SERVER_LR)
 
 
 class FedL2GServer(ServerHalf[FedL2GOptions]):
-    """Keeps and moves the guiding vectors."""
+    """Holds and updates the guiding vectors."""
 
     guide: Tensor
     distance: Tensor
@@ -75,11 +78,11 @@ class FedL2GServer(ServerHalf[FedL2GOptions]):
         super().__init__(options, task)
         self.register_buffer("guide", initial_guide(options, task))
         self.register_buffer("distance", torch.zeros((), dtype=torch.float64))
-        self.step = 0.0  # of this round
+        self.step = 0.0  # how far the guiding vectors moved in this round
 
     def broadcast(self, round: int) -> Payload:
-        self.step = 0.0  # a round begins, in which there may be no update
-        return class_vectors(torch.arange(len(self.guide)), self.guide.clone())  # the server moves its own in place
+        self.step = 0.0  # the round may end without an update
+        return class_vectors(torch.arange(len(self.guide)), self.guide.clone())  # `update` works in place
 
     def expected(self) -> Specification:
         return class_vector_spec(self.task.classes, self.options.width(self.task), self.task.dtype)
@@ -106,21 +109,21 @@ def initial_guide(options: FedL2GOptions, task: Task) -> Tensor:
     if options.guide_init == "normal":
         guide.normal_(generator=generator)
     elif options.guide_init == "orthogonal":
-        # Rows as long as those of "normal" are on average, so that the two controls differ in direction alone.
+        # Rows have the same expected squared norm as under "normal", so that the two differ in direction only.
         torch.nn.init.orthogonal_(guide, gain=guide.shape[1] ** 0.5, generator=generator)
     return guide
 
 
 class FedL2GClient(ClientHalf[FedL2GOptions]):
-    """Studies with guidance, then tells the server how the guidance should change."""
+    """Trains with guidance on its study set, then sends the guiding gradient."""
 
     def __init__(self, options: FedL2GOptions, client: Client) -> None:
         super().__init__(options, client)
         samples = len(client.train_set)
         if samples < 2:
             raise SettingError(
-                f"client {client.id} has {samples} training sample: FedL2G needs one to study and one for the quiz; "
-                "choose fewer clients or another partition"
+                f"partition: client {client.id} has {samples} training sample; FedL2G expects at least 2, one for the "
+                "study set and one for the quiz set; choose fewer clients or another partition"
             )
         order = torch.randperm(samples, generator=rng.torch_stream(client.task.seed, "quiz", client.id))
         quiz_size = min(options.quiz_size, samples - 1)
@@ -146,7 +149,7 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
         return Trained(self._guiding_gradient(round, guide), log)
 
     def study_batch(self, round: int) -> ImageView:
-        """The samples of the pseudo-step of a round, drawn from the study set."""
+        """The study batch of a round's pseudo-step, drawn from the study set."""
         task = self.client.task
         generator = rng.torch_stream(task.seed, "study_batch", self.client.id, round)
         return self.study_set.subset(torch.randperm(len(self.study_set), generator=generator)[: task.batch_size])

@@ -1,4 +1,4 @@
-"""FedMRL: a small shared model and the own model see through one nested representation.
+"""FedMRL: a small shared model and the client's own model share one nested representation.
 
 Yi et al., "Federated Model Heterogeneous Matryoshka Representation Learning", NeurIPS 2024.
 
@@ -25,7 +25,7 @@ from fedl2g.payload import Payload
 
 
 class FedMRLOptions(Options):
-    """Own and small shared model joined in one nested representation."""
+    """A client's model and a small shared one are joined in one nested representation."""
 
     name: str = "fedmrl"
     sub_feature_dim: int = Field(
@@ -41,7 +41,7 @@ class FedMRLServer(SharedNetworkServer[FedMRLOptions]):
 
 
 class FedMRLClient(AuxiliaryClient[FedMRLOptions]):
-    """Trains its network, its projector and the auxiliary model, and sends the last."""
+    """Trains its network, its projector and the auxiliary model, and sends the auxiliary model."""
 
     def __init__(self, options: FedMRLOptions, client: Client) -> None:
         super().__init__(options, client, feature_dim=options.sub_feature_dim)
@@ -64,7 +64,7 @@ class FedMRLClient(AuxiliaryClient[FedMRLOptions]):
         return Trained(self.shared.pack(), log)
 
     def receive(self, payload: Payload) -> None:
-        self.shared.load(payload)  # training starts from what it receives itself
+        self.shared.load(payload)  # safe to overwrite: `train` loads its own broadcast
         self.auxiliary.eval()
 
     def predict(self, x: Tensor) -> Tensor:
@@ -87,6 +87,6 @@ register_method(
         auxiliary_network=True,
         predicts_with_broadcast=True,
         communication_note="FedMRL's auxiliary network has narrow features and a narrow head, so it is smaller than "
-        "that of FML.",
+        "FML's.",
     ),
 )

@@ -1,4 +1,4 @@
-"""FedProto: clients exchange the mean features of each class, and pull their features towards the mean of all.
+"""FedProto: clients exchange the mean features of each class, and pull their features towards the global mean.
 
 Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022.
 
@@ -6,9 +6,9 @@ With P[y] the server's prototype of the sample's class (from the second round on
 
     CE(f(x), y) + weight * MSE(h(x), P[y]),     MSE the mean over batch and dimensions
 
-The mean of h(x) by class over all batches of the round's training, taken while training, goes up. The server takes the
+Upload: the mean of h(x) per class over all batches of the round, accumulated during training. The server takes the
 uniform mean over the clients that sent a class. The prediction is the class of the nearest prototype; the accuracy of
-the classifier head is reported beside it as "head".
+the classifier head is also reported, as "head".
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from fedl2g.payload import Payload, Specification, class_vector_spec
 
 
 class FedProtoOptions(Options):
-    """Mean features of each class are exchanged and drawn together."""
+    """Clients exchange the mean features of each class and pull their own towards them."""
 
     name: str = "fedproto"
-    weight: float = Field(10.0, ge=0, description="Weight of the distance to the prototypes beside the cross entropy.")
+    weight: float = Field(
+        10.0, ge=0, description="Weight of the distance to the prototypes relative to the cross entropy."
+    )
 
 
 class FedProtoServer(ClassMeanServer[FedProtoOptions]):
-    """Averages the prototypes class by class."""
+    """Averages the prototypes per class."""
 
     @property
     def width(self) -> int:
@@ -41,12 +43,12 @@ class FedProtoServer(ClassMeanServer[FedProtoOptions]):
 
 
 class FedProtoClient(ClientHalf[FedProtoOptions]):
-    """Learns to keep its features near the prototypes, and sends the means of its own."""
+    """Trains its features towards the prototypes, and sends the means of its own."""
 
     def __init__(self, options: FedProtoOptions, client: Client) -> None:
         super().__init__(options, client)
-        self.prototypes: ClassTargets | None = None  # for predictions only: training uses what it receives itself
-        self._seen: tuple[Tensor, Tensor] | None = None  # images just predicted and their features, for the head
+        self.prototypes: ClassTargets | None = None  # for predictions only: `train` uses its own broadcast
+        self._cached: tuple[Tensor, Tensor] | None = None  # the last images and their features, reused for the head
 
     def expected(self) -> Specification:
         task = self.client.task
@@ -70,21 +72,21 @@ class FedProtoClient(ClientHalf[FedProtoOptions]):
 
     def receive(self, payload: Payload) -> None:
         self.prototypes = self.received["prototypes"] = ClassTargets(payload, self.client)
-        self._seen = None
+        self._cached = None
 
     def predict(self, x: Tensor) -> Tensor:
         features = self.model.extractor(x)
-        self._seen = (x, features)
+        self._cached = (x, features)
         if self.prototypes is None or not self.prototypes.exist:
             scores: Tensor = self.model.head(features)
             return scores
-        # Not by matrix products: their rounding errors are as large as the differences between near prototypes.
+        # Without matrix products: their rounding errors are as large as the distances between close prototypes.
         distances = torch.cdist(features, self.prototypes.vectors, compute_mode="donot_use_mm_for_euclid_dist")
         return -distances.masked_fill(~self.prototypes.known, torch.inf)
 
     def other_predictions(self, x: Tensor) -> dict[str, Tensor]:
-        seen, self._seen = self._seen, None
-        return {"head": self.model.head(seen[1]) if seen is not None and seen[0] is x else self.model(x)[1]}
+        cached, self._cached = self._cached, None
+        return {"head": self.model.head(cached[1]) if cached is not None and cached[0] is x else self.model(x)[1]}
 
 
 register_method(

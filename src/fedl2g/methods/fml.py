@@ -7,8 +7,8 @@ With o the own model's logits and u those of the auxiliary model, which is recei
     own loss        alpha * CE(o, y) + (1 - alpha) * KL(softmax u || softmax o)
     auxiliary loss  beta  * CE(u, y) + (1 - beta)  * KL(softmax o || softmax u)
 
-KL is the mean over the batch at temperature 1, and its first argument, the teacher, gets no gradient. The server takes
-the uniform mean of the auxiliary models. Predictions are those of the own model.
+KL is the mean over the batch at temperature 1; its first argument, the teacher, gets no gradient. The server takes the
+uniform mean of the auxiliary models. Predictions are those of the client's own model.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer
 from fedl2g.payload import Payload
 
-CLIP = 10.0  # of the gradient norm, for each network on its own
+CLIP = 10.0  # bounds the gradient norm of each network separately
 
 
 class FMLOptions(Options):
-    """Own model and a small shared one learn from each other's predictions."""
+    """A client's model and a small shared one learn from each other's predictions."""
 
     name: str = "fml"
-    alpha: float = Field(0.5, ge=0, le=1, description="Weight of the labels in the own loss; the rest: the auxiliary.")
-    beta: float = Field(0.5, ge=0, le=1, description="Weight of the labels in the auxiliary loss; the rest: the own.")
+    alpha: float = Field(0.5, ge=0, le=1, description="Weight of the labels in the own loss; the rest is distillation.")
+    beta: float = Field(
+        0.5, ge=0, le=1, description="Weight of the labels in the auxiliary loss; the rest is distillation."
+    )
 
 
 class FMLClient(AuxiliaryClient[FMLOptions]):
-    """Trains both networks, and sends the auxiliary one."""
+    """Trains both networks and sends the auxiliary one."""
 
     def train(self, round: int, payload: Payload) -> Trained:
         self.shared.load(payload)
@@ -46,7 +48,7 @@ class FMLClient(AuxiliaryClient[FMLOptions]):
             own = cross_entropy(o, y)
             own_loss = alpha * own + (1 - alpha) * kl_divergence(u, o)
             auxiliary_loss = beta * cross_entropy(u, y) + (1 - beta) * kl_divergence(o, u)
-            return own_loss + auxiliary_loss, own  # teachers are detached: each network meets its own loss only
+            return own_loss + auxiliary_loss, own  # teachers are detached: each network gets only its own loss
 
         optimizers = [self.client.optimizer(clip=CLIP), self.client.optimizer(self.auxiliary, clip=CLIP)]
         log = self.client.fit(round, loss, optimizers, networks=(self.model, self.auxiliary))

@@ -3,11 +3,11 @@
 Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global Representations", NeurIPS 2019
 workshop on federated learning.
 
-Each round starts from the server's head and trains extractor and head alike with
+Each round starts from the server's head and trains both extractor and head with
 
     CE(f(x), y)
 
-The head goes up; the server takes the mean of the heads, weighted by the sizes of the clients' train sets. Predictions
+Upload: the head. The server takes the mean of the heads, weighted by the sizes of the clients' train sets. Predictions
 are those of the client's extractor with the server's head.
 """
 
@@ -20,13 +20,13 @@ from fedl2g.payload import Payload
 
 
 class LGFedAvgOptions(Options):
-    """Own extractors, one head averaged on the server."""
+    """Every client has its own extractor; the server averages one head for all."""
 
     name: str = "lg-fedavg"
 
 
 class LGFedAvgClient(SharedHeadClient[LGFedAvgOptions]):
-    """Trains its network from the server's head on, and sends the head."""
+    """Trains its network starting from the server's head, and sends the head."""
 
     def train(self, round: int, payload: Payload) -> Trained:
         self.shared.load(payload)

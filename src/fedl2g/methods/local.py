@@ -1,4 +1,4 @@
-"""Local training: each client alone, cross entropy only, nothing exchanged. The baseline every method must beat."""
+"""Local training: each client alone, cross entropy only, nothing exchanged. The baseline for every method."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class LocalOptions(Options):
 
 
 class LocalServer(ServerHalf[LocalOptions]):
-    """Has nothing to do."""
+    """A server that exchanges nothing."""
 
 
 class LocalClient(ClientHalf[LocalOptions]):
-    """Loss: CE(f(x), y)."""
+    """Trains on CE(f(x), y) and sends nothing."""
 
     def train(self, round: int, payload: Payload) -> Trained:
         return Trained({}, self.client.fit(round, self.own_loss))

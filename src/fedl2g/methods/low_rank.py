@@ -1,4 +1,4 @@
-"""Low-rank factors in place of whole tensors: FedKD's compression of what it sends, and the checks on what arrives.
+"""Low-rank compression of payloads, for FedKD, and the checks of compressed payloads.
 
 A tensor of two or more dimensions, flattened to (out, rest), is sent as `name.left` (out x r) and `name.right`
 (r x rest), whose product is the tensor's best approximation of rank r.
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def compress(tensors: Payload, energy: float) -> Payload:
-    """Each tensor as factors that hold this share of its energy, or whole where factors would not be smaller."""
+    """Replace each tensor by factors that hold this share of its energy, unless they would be larger."""
     packed: Payload = {}
     for name, tensor in tensors.items():
         factors = _factors(name, tensor.flatten(1), energy) if tensor.ndim >= 2 and tensor.numel() else None
@@ -32,7 +32,7 @@ def compress(tensors: Payload, energy: float) -> Payload:
 
 
 def reconstruct(packed: Payload, whole: Specification) -> Payload:
-    """The tensors that `compress` packed; `whole` names them and their shapes."""
+    """Undo `compress`; `whole` gives the names and shapes of the original tensors."""
     tensors: Payload = {}
     for name, spec in whole.items():
         if name in packed:
@@ -44,7 +44,7 @@ def reconstruct(packed: Payload, whole: Specification) -> Payload:
 
 
 def check_packed(packed: Payload, whole: Specification) -> None:
-    """Refuse what is not the named tensors, each whole or as two fitting factors that are smaller than it."""
+    """Raise PayloadError unless each tensor of `whole` is present, as it is or as two matching, smaller factors."""
     expected: dict[str, TensorSpec] = {}
     for name, spec in whole.items():
         if len(spec.shape) >= 2 and (name + LEFT in packed or name + RIGHT in packed):
@@ -60,15 +60,18 @@ def check_packed(packed: Payload, whole: Specification) -> None:
             rank = packed[name + LEFT].shape[1]
             if rank < 1 or not _smaller(rank, *_matrix_shape(spec)):
                 raise PayloadError(
-                    f"payload entry {name!r} came as factors of rank {rank}: none, or more than it saves"
+                    f"payload entry {name!r}: its factors have rank {rank}; expected a rank of at least 1 that makes "
+                    "them smaller than the tensor"
                 )
     for name, tensor in reconstruct(packed, whole).items():
         if not bool(torch.isfinite(tensor).all()):
-            raise PayloadError(f"payload entry {name!r} came as factors whose product is not finite")
+            raise PayloadError(
+                f"payload entry {name!r}: the product of its factors is not finite; expected finite values"
+            )
 
 
 def rank_for(singular_values: Tensor, energy: float) -> int:
-    """The smallest rank, at least 1, whose squared singular values hold this share of the sum of all."""
+    """The smallest rank, at least 1, whose squared singular values hold this share of their total."""
     held = singular_values.double().square().cumsum(0)
     return min(int((held < energy * held[-1]).sum()) + 1, len(held))
 
@@ -77,7 +80,7 @@ def _factors(name: str, matrix: Tensor, energy: float) -> tuple[Tensor, Tensor] 
     try:
         u, s, v = torch.linalg.svd(matrix, full_matrices=False)
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-        _log.warning("the SVD of %r did not converge, it is sent whole: %s", name, error)
+        _log.warning("%r: the SVD did not converge; sent uncompressed: %s", name, error)
         return None
     rank = rank_for(s, energy)
     if not _smaller(rank, *matrix.shape):

@@ -1,4 +1,4 @@
-"""The base of every method's options (no torch here: settings are checked before anything heavy is loaded)."""
+"""The base class of every method's options (no torch here: settings are checked before anything heavy is imported)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Options(BaseModel):
-    """The settings of one method; `name` says which."""
+    """The settings of one method, identified by `name`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

@@ -1,4 +1,4 @@
-"""Methods by name (no torch here: a method's module is imported when the method is asked for)."""
+"""The registry of methods (no torch here: a method's module is imported when the method is first used)."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def register_method(
     client: type[ClientHalf[Any]],
     traits: Traits | None = None,
 ) -> Method:
-    """Make a method known by its name, for experiments and the command line.
+    """Register a method under a name, for experiments and the command line.
 
-    Without traits it is taken as one that reads single replies: that works for every method, and rules of aggregation
-    and privacy guarantees, of which nothing is known then, are refused.
+    The default traits are `raw_replies`: they work for every method, and refuse aggregation rules and privacy
+    guarantees, which cannot be assumed to be compatible.
     """
     if traits is None:
         from fedl2g.methods.base import Traits
@@ -70,13 +70,13 @@ def register_method(
 
 
 def method_names() -> tuple[str, ...]:
-    """Every method that can be named now."""
+    """The names of all available methods."""
     return methods.names()
 
 
 def get_method(name: str) -> Method:
-    """The method of that name; an unknown name is an error that says the nearest known one."""
+    """Look up a method; the error for an unknown name suggests the closest known one."""
     method = methods.get(name)
     if not isinstance(method, Method):  # a reference may name anything
-        raise SettingError(f"method: {name!r} is not a method; expected what `register_method` returns")
+        raise SettingError(f"method: {name!r} is not a method; expected the return value of `register_method`")
     return method

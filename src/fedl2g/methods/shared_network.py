@@ -1,8 +1,8 @@
-"""Networks that travel whole: the shared heads of LG-FedAvg and FedGH, the auxiliary models of FML, FedKD and FedMRL.
+"""Networks sent as a whole: the shared heads of LG-FedAvg and FedGH, the auxiliary models of FML, FedKD and FedMRL.
 
-Parameters and floating-point buffers (BatchNorm's running statistics) travel. Integer buffers (BatchNorm's batch
-counters) do not: they are put back to where they started whenever the network arrives, so that what a client computes
-depends on what it received and on nothing older.
+Parameters and floating-point buffers (BatchNorm's running statistics) are sent. Integer buffers (BatchNorm's batch
+counters) are not: they are reset whenever a network is received, so that a client's computation depends only on the
+current broadcast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedl2g.payload import Payload, Specification, tensors_spec
 
 
 class SharedNetwork(nn.Module):
-    """A network, the payload that it is sent as, and what that must look like when it arrives (`expected`)."""
+    """A network with its conversion to and from a payload; `expected` is the required form of that payload."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -29,25 +29,25 @@ class SharedNetwork(nn.Module):
         self.expected = tensors_spec({name: t for name, t in state.items() if name not in self._counters})
 
     def pack(self) -> Payload:
-        """A copy of what travels, on the CPU, row by row whatever the layout in memory."""
+        """Copy the network into a payload, on the CPU and contiguous whatever its memory layout."""
         state = {name: t for name, t in self.network.state_dict().items() if name not in self._counters}
         return {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in state.items()}
 
     def load(self, payload: Payload) -> None:
-        """Become the network that arrived; noise or an attack may have made a variance negative, which becomes 0."""
-        sound = {name: t.clamp(min=0) if name.endswith("running_var") else t for name, t in payload.items()}
-        self.network.load_state_dict({**self._counters, **sound})
+        """Load a received network; a variance made negative by noise or an attack is set to 0."""
+        sanitized = {name: t.clamp(min=0) if name.endswith("running_var") else t for name, t in payload.items()}
+        self.network.load_state_dict({**self._counters, **sanitized})
 
 
 class SharedNetworkServer(ServerHalf[OptionsT]):
-    """Sends the shared network, and takes the mean of those that come back."""
+    """Broadcasts the shared network and replaces it by the aggregated uploads."""
 
     def __init__(self, options: OptionsT, task: Task) -> None:
         super().__init__(options, task)
         self.shared = SharedNetwork(self.initial_network())
 
     def initial_network(self) -> nn.Module:
-        """The network before the first round; the auxiliary model unless a method says otherwise."""
+        """The network before the first round; by default the auxiliary model."""
         return self.task.build_auxiliary()
 
     def broadcast(self, round: int) -> Payload:
@@ -61,14 +61,14 @@ class SharedNetworkServer(ServerHalf[OptionsT]):
 
 
 class SharedHeadServer(SharedNetworkServer[OptionsT]):
-    """A server whose shared network is the head that all clients have alike."""
+    """A server whose shared network is the head common to all clients."""
 
     def initial_network(self) -> nn.Module:
         return self.task.build(self.task.auxiliary, "server").head
 
 
 class AuxiliaryClient(ClientHalf[OptionsT]):
-    """A client that trains an auxiliary model, received anew in each round, beside its own."""
+    """A client that trains an auxiliary model, received anew in each round, alongside its own."""
 
     def __init__(self, options: OptionsT, client: Client, feature_dim: int | None = None) -> None:
         super().__init__(options, client)
@@ -80,15 +80,14 @@ class AuxiliaryClient(ClientHalf[OptionsT]):
 
 
 class SharedHeadClient(ClientHalf[OptionsT]):
-    """A client whose head is the server's: it trains from it, and predicts with it."""
+    """A client that starts training from the server's head and predicts with it."""
 
     def __init__(self, options: OptionsT, client: Client) -> None:
         super().__init__(options, client)
         self.shared = SharedNetwork(self.model.head)
-        # Predictions have a head of their own: what a client is after its last training must not depend on when it
-        # was evaluated, or saved.
+        # Predictions use a separate copy: a client's state must not depend on when it was evaluated or saved.
         self.global_head = self.received["head"] = copy.deepcopy(self.model.head)
-        self._arriving = SharedNetwork(self.global_head)
+        self._global = SharedNetwork(self.global_head)
 
     def expected(self) -> Specification:
         return self.shared.expected
@@ -98,13 +97,13 @@ class SharedHeadClient(ClientHalf[OptionsT]):
         shared = {name: tuple(tensor.shape) for name, tensor in payload.items()}
         if own != shared:
             raise SettingError(
-                f"client {self.client.id} cannot share its head {own} with the others, whose head is {shared}; "
-                f"{self.options.name} needs the same head on every client: choose other models or another method"
+                f"models: client {self.client.id} has a head of shape {own}, but the shared head has {shared}; "
+                f"{self.options.name} expects the same head on every client; choose other models or another method"
             )
         super().check(payload)
 
     def receive(self, payload: Payload) -> None:
-        self._arriving.load(payload)
+        self._global.load(payload)
         self.global_head.eval()
 
     def predict(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What has been spent: (epsilon, delta) of the Gaussian mechanism under Poisson sampling, by Opacus' RDP accountant."""
+"""Privacy accounting: (epsilon, delta) of the Gaussian mechanism under Poisson sampling, by Opacus' RDP accountant."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 80, 96, 128, 19
 
 
 def epsilon_spent(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
-    """Epsilon after so many rounds; neighbouring federations differ in the presence of one client."""
+    """Epsilon spent after this many steps; neighbouring federations differ in the presence of one client."""
     if steps == 0:
         return 0.0
     rdp = _rdp_of_one_step(noise_multiplier, sample_rate)
-    with warnings.catch_warnings():  # it warns when the best order is the first or last: the bound holds all the same
+    with warnings.catch_warnings():  # it warns when the best order is the first or last; the bound is still valid
         warnings.simplefilter("ignore")
         epsilon, _ = _analysis().get_privacy_spent(orders=list(_ORDERS), rdp=[steps * r for r in rdp], delta=delta)
     return max(0.0, float(epsilon))
@@ -25,7 +25,7 @@ def epsilon_spent(noise_multiplier: float, sample_rate: float, steps: int, delta
 
 @functools.cache
 def solve_noise_multiplier(epsilon: float, delta: float, sample_rate: float, steps: int) -> float:
-    """The smallest noise (to 1 in 1000) with which so many rounds spend at most this epsilon."""
+    """The smallest noise multiplier (to 1 in 1000) with which this many steps spend at most this epsilon."""
     _analysis()
     from opacus.accountants.utils import get_noise_multiplier
 
@@ -43,7 +43,7 @@ def solve_noise_multiplier(epsilon: float, delta: float, sample_rate: float, ste
             )
     except ValueError as error:
         raise SettingError(
-            f"privacy.epsilon: {epsilon} cannot be reached in {steps} rounds; allow more, or run fewer rounds"
+            f"privacy.epsilon: {epsilon} cannot be reached in {steps} rounds; choose a larger epsilon or fewer rounds"
         ) from error
     return float(found)
 

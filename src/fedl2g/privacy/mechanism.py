@@ -1,18 +1,19 @@
-"""Client-level differential privacy of uploads: clip, add Gaussian noise, divide by what is not private.
+"""Client-level differential privacy of uploads: clip, add Gaussian noise, divide by a public constant.
 
 The mechanism of one round, with C = clip, z = noise multiplier, q = participation, N = clients:
 
-    each client takes part with chance q, independently (Poisson sampling)
+    each client takes part with probability q, independently (Poisson sampling)
     S = sum over the participants of  u * min(1, C / |u|),     u the whole upload as one vector
     released: (S + e) / (q N),     e ~ N(0, (z C)^2) in every coordinate
 
-u is: of class vectors, a row for every class (zeros where the client has none), with `counted` also count_weight for
-each class it has; of a network, its change since the broadcast. Neighbouring federations differ in one client, present
-or not (its upload all zeros), so the sum moves by at most C. Nothing else is used: no sizes, no counts without noise.
+For class vectors, u has a row for every class (zeros where the client has none) and, with `counted`, count_weight for
+each class the client has; for a network, u is its change since the broadcast. Neighbouring federations differ in the
+presence of one client (an absent one uploads zeros), so the sum changes by at most C. Nothing else is used: no train
+set sizes, no counts without noise.
 
-`noise = server`: the server adds e to the sum. The guarantee holds for what it sends out afterwards.
-`noise = client`: each client adds e of that deviation to its own upload. The guarantee holds for each upload by itself,
-against the server too, for a client that is known to take part: sampling does not amplify it.
+`noise = server`: the server adds e to the sum. The guarantee covers everything it sends afterwards.
+`noise = client`: each client adds e of the same standard deviation to its own upload. The guarantee covers each single
+upload, against the server too, for a client known to take part: there is no amplification by sampling.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from fedl2g.payload import PRESENT, Payload
 from fedl2g.privacy.accounting import epsilon_spent, solve_noise_multiplier
 
 KEY_VARIABLE = "FEDL2G_NOISE_KEY"
-_MARGIN = 1 - 1e-6  # numbers are rounded after clipping: stay below the bound
+_MARGIN = 1 - 1e-6  # keeps the norm within the bound despite rounding after clipping
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """The clipping and the noise of a guarantee, and what they spend."""
+    """The clipping, the noise and the accounting of a privacy guarantee."""
 
     settings: Privacy
     clients: int
@@ -46,13 +47,13 @@ class Mechanism:
 
     @classmethod
     def of(cls, experiment: Experiment) -> Mechanism | None:
-        """The mechanism of an experiment; None where there is no guarantee."""
+        """The mechanism of an experiment; None without a guarantee."""
         e = experiment
         return cls(e.privacy, e.clients, e.participation, e.rounds, e.seed) if e.privacy.on else None
 
     @property
     def noise_multiplier(self) -> float:
-        """z: given, or solved for the epsilon that was asked for."""
+        """z: as given, or solved for the requested epsilon."""
         s = self.settings
         if s.noise_multiplier is not None:
             return s.noise_multiplier
@@ -65,39 +66,39 @@ class Mechanism:
 
     @property
     def std(self) -> float:
-        """The deviation of the noise in each coordinate."""
+        """The standard deviation of the noise in each coordinate."""
         return self.noise_multiplier * (self.settings.clip or 0.0)
 
     @property
     def expected_participants(self) -> float:
-        """q N: what sums are divided by, since how many took part is private."""
+        """q N: the divisor of sums, since the actual number of participants is private."""
         return self.participation * self.clients
 
     def epsilon(self, rounds: int, participations: int) -> float:
-        """What has been spent after so many rounds, of which no client took part in more than `participations`."""
+        """Epsilon spent after this many rounds, if no client took part in more than `participations` of them."""
         steps = rounds if self.settings.noise == "server" else participations
         return epsilon_spent(self.noise_multiplier, self._rate, steps, self.settings.delta)
 
     def clipped(self, vector: Tensor) -> Tensor:
-        """The vector, shortened to the bound where it is longer."""
+        """The vector, scaled down to the bound if it is longer."""
         assert self.settings.clip is not None
         norm = float(torch.linalg.vector_norm(vector))
         return vector * min(1.0, self.settings.clip * _MARGIN / max(norm, 1e-300))
 
     def noise_for(self, vector: Tensor, purpose: str, *ids: int) -> Tensor:
-        """Gaussian noise that belongs to this very vector.
+        """Gaussian noise derived from the vector itself.
 
-        A replay after an interruption, with the same vector, repeats its noise; another vector in the same place gets
-        other noise, since the difference of two vectors under the same noise would be bare.
+        A replay after an interruption, with the same vector, repeats the noise; a different vector gets different noise,
+        since two vectors under the same noise would reveal their exact difference.
         """
         name = "/".join([str(self.seed), with_key(purpose), *map(str, ids)])
         digest = hashlib.blake2b(vector.numpy().tobytes(), key=hashlib.sha256(name.encode()).digest()).digest()
-        # 128 bits of it count here; torch's generator would take 32, which can be searched through.
+        # numpy uses 128 bits of the seed; torch's generator would use 32, which can be brute-forced.
         generator = np.random.default_rng(int.from_bytes(digest, "big"))
         return self.std * torch.from_numpy(generator.standard_normal(vector.shape))
 
     def vector(self, payload: Payload, start: Payload) -> Tensor:
-        """All floating-point values of a payload, less those of `start`, as one vector."""
+        """All floating-point values of a payload, minus those of `start`, as one vector."""
         return torch.cat(
             [
                 ((t.double() - start[n].double()) if n in start else t.double() * self._weight(n)).flatten()
@@ -107,7 +108,7 @@ class Mechanism:
         )
 
     def payload(self, vector: Tensor, like: Payload, start: Payload, dtype: torch.dtype | None = None) -> Payload:
-        """`vector` undone."""
+        """Undo `vector`."""
         made, at = dict(like), 0
         for name, tensor in sorted(like.items()):
             if tensor.is_floating_point():
@@ -122,6 +123,6 @@ class Mechanism:
 
 
 def with_key(purpose: str) -> str:
-    """The purpose of a random stream that must stay secret: it depends on a key of this machine, where one is set."""
+    """The purpose of a secret random stream: includes this machine's key, if one is set."""
     key = os.environ.get(KEY_VARIABLE)
     return f"{purpose}/{key}" if key else purpose

@@ -1,1 +1,1 @@
-"""What happens to an upload between the method and the wire."""
+"""The processing stages of an upload between the method and the wire."""

@@ -1,7 +1,7 @@
 """Simulated attacks: hostile clients that corrupt what they upload, or the labels they train on.
 
-A hostile client attacks last: after the paper's noise and after the clipping and noise of differential privacy, which
-it has no reason to obey.
+The attack is the last stage: it overrides the paper's noise and the clipping and noise of differential privacy, which a
+hostile client need not apply.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedl2g.uploads.stage import Stage, Upload
 
 
 def hostile_clients(attack: Attack, clients: int, seed: int) -> frozenset[int]:
-    """Who attacks in every round it takes part in."""
+    """The clients that attack in every round they take part in."""
     if not attack.share:
         return frozenset()
     count = int(attack.share * clients + 0.5)
@@ -27,7 +27,7 @@ def hostile_clients(attack: Attack, clients: int, seed: int) -> frozenset[int]:
 
 
 class Corrupt(Stage):
-    """Makes hostile clients attack."""
+    """Applies the attack to the uploads or labels of hostile clients."""
 
     def __init__(self, attack: Attack, hostile: frozenset[int], seed: int) -> None:
         self.attack = attack
@@ -44,25 +44,25 @@ class Corrupt(Stage):
     def apply(self, upload: Upload) -> Upload:
         if upload.client not in self.hostile:
             return upload
-        # Whole tensors: flipping two factors would change nothing.
+        # On decoded tensors: flipping the sign of both low-rank factors would cancel out.
         sent, received = upload.decode(upload.payload), upload.decode(upload.received)
-        if self.attack.kind != "random_labels":  # there, its training was the attack
+        if self.attack.kind != "random_labels":  # its labels were attacked instead
             generator = rng.torch_stream(self.seed, "attack", upload.client, upload.round)
             sent = corrupt(sent, received, self.attack, generator)
         return replace(upload, payload=sent)
 
 
 def corrupt(upload: Payload, received: Payload, attack: Attack, generator: torch.Generator) -> Payload:
-    """What a hostile client sends in place of its upload; class ids stay valid, so that it gets past the checks."""
+    """The corrupted form of an upload; class ids stay valid, so that it passes the server's checks."""
     scale = attack.strength * root_mean_square(upload)
-    # Networks are flipped about the one the server sent: the attacker walks backwards.
+    # A network is reflected about the broadcast one, which reverses the client's update.
     centred = "ids" not in upload and {n: t.shape for n, t in upload.items()} == {
         n: t.shape for n, t in received.items()
     }
     corrupted = dict(upload)
     for name, values in upload.items():
         if not values.is_floating_point() or name == PRESENT:
-            continue  # of the classes it says it has, an attacker sends vectors
+            continue  # the attack leaves the set of classes alone and corrupts their vectors
         if attack.kind == "constant":
             corrupted[name] = torch.full_like(values, attack.strength)
         elif attack.kind == "noise":
@@ -75,7 +75,7 @@ def corrupt(upload: Payload, received: Payload, attack: Attack, generator: torch
 
 
 def random_labels(labels: Tensor, positions: Tensor, classes: int, attack: Attack, seed: int, client: int) -> Tensor:
-    """A copy of the labels in which the share `strength` of those at the positions is drawn at random."""
+    """A copy of the labels in which a share `strength` of those at the positions is random."""
     stream = rng.numpy_stream(seed, "random_labels", client)
     chosen = positions[torch.from_numpy(stream.random(len(positions)) < attack.strength)]
     changed = labels.clone()

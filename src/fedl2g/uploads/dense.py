@@ -1,4 +1,4 @@
-"""Dense uploads: a class vector for every class, so that what is sent does not say which classes are there."""
+"""Dense uploads: a row for every class, so that an upload does not reveal which classes the client has."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from fedl2g.uploads.stage import Stage, Upload
 
 @dataclass(frozen=True)
 class Dense:
-    """How class vectors are sent densely: with or without an entry that says which classes the client has."""
+    """The dense form of class vectors; `counted` adds an entry that marks which classes the client has."""
 
     classes: int
     counted: bool
 
     @classmethod
     def of(cls, privacy: Privacy, classes: int) -> Dense | None:
-        """The form that the settings ask for; None where only the rows that a client has are sent."""
+        """The dense form that the settings select; None if only the rows that a client has are sent."""
         if not (privacy.dense_uploads or privacy.on):
             return None
-        # Under the guarantee the entry is clipped and noised like all others, and sent only if it is asked for.
+        # Under the guarantee the entry is clipped and noised like all others, and sent only if requested.
         return cls(classes, privacy.denominator == "counted" or not privacy.on)
 
     def pack(self, payload: Payload) -> Payload:
-        """Class vectors with a row for every class, zeros where the client has none; other payloads as they are."""
+        """Expand class vectors to a row for every class, zeros where there is none; other payloads are unchanged."""
         if "ids" not in payload:
             return payload
         ids, rows = payload["ids"], payload["rows"]
@@ -40,14 +40,14 @@ class Dense:
         return packed
 
     def unpack(self, payload: Payload) -> Payload:
-        """The class vectors that the client says it has; other payloads as they are."""
+        """The class vectors marked as present; other payloads are unchanged."""
         if PRESENT not in payload:
             return payload
         there = payload[PRESENT] > 0.5
         return {"ids": payload["ids"][there], "rows": payload["rows"][there]}
 
     def specification(self, expected: Specification) -> Specification:
-        """What arrives where a method's upload is expected to look like this."""
+        """The dense form of a method's specification."""
         if set(expected) != {"ids", "rows"}:
             return expected
         ids, rows = expected["ids"], expected["rows"]
@@ -59,7 +59,7 @@ class Dense:
 
 
 class Densify(Stage):
-    """Sends class vectors densely."""
+    """Converts class vectors to their dense form."""
 
     def __init__(self, dense: Dense) -> None:
         self.dense = dense

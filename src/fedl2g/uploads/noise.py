@@ -1,8 +1,8 @@
-"""The paper's noise on uploads (its table "noise", after FedPCL). It carries no differential-privacy guarantee.
+"""The paper's noise on uploads (its noise table, after FedPCL). It gives no differential-privacy guarantee.
 
 On the client, before the upload leaves:  v <- (1 - p) * v + e,  e ~ N(0, s^2).
 
-Nothing bounds v, so no amount of this noise bounds what v says about a client's data.
+v is unbounded, so no amount of this noise bounds what v reveals about a client's data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedl2g.uploads.stage import Stage, Upload
 
 
 class AddNoise(Stage):
-    """Adds the paper's noise to every upload, from a stream of its own."""
+    """Adds the paper's noise to every upload, from a separate random stream."""
 
     def __init__(self, noise: Noise, seed: int) -> None:
         self.noise = noise
@@ -30,12 +30,12 @@ class AddNoise(Stage):
 
 
 def add_noise(payload: Payload, noise: Noise, generator: torch.Generator) -> Payload:
-    """The payload with noise on its floating-point entries; class ids stay as they are."""
+    """A copy of the payload with noise on its floating-point entries; class ids are unchanged."""
     std = noise.std * (root_mean_square(payload) if noise.scale == "relative" else 1.0)
     noisy = dict(payload)
     for name, values in payload.items():
         if values.is_floating_point():
             draw = torch.randn(values.shape, generator=generator, dtype=torch.float64)
-            kept = 1.0 if name == PRESENT else 1 - noise.coefficient  # whether a class is there is no quantity
+            kept = 1.0 if name == PRESENT else 1 - noise.coefficient  # an indicator must not be scaled
             noisy[name] = (kept * values.double() + std * draw).to(values.dtype)
     return noisy

@@ -1,4 +1,4 @@
-"""The client's side of the privacy guarantee: uploads are clipped and, if asked for, noised before they leave."""
+"""The client's side of the privacy guarantee: uploads are clipped and, with `noise = client`, noised."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedl2g.uploads.stage import Stage, Upload
 
 
 class Protect(Stage):
-    """Clips an upload; with the noise on the clients also adds it, and redacts the report."""
+    """Clips an upload; with `noise = client` also adds the noise and redacts the report."""
 
     def __init__(self, mechanism: Mechanism) -> None:
         self.mechanism = mechanism
@@ -17,7 +17,7 @@ class Protect(Stage):
 
     def apply(self, upload: Upload) -> Upload:
         report = upload.report
-        if self.against_the_server:  # nothing that the report would say about the client's data
+        if self.against_the_server:  # redact what the report would reveal about the client's data
             report = replace(report, samples=1, steps=min(1, report.steps), loss=None)
         if not upload.payload:
             return replace(upload, report=report)

@@ -1,4 +1,4 @@
-"""A stage of an upload on its way from the method to the wire."""
+"""The interface of upload stages."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from fedl2g.payload import Payload
 
 @dataclass(frozen=True)
 class Upload:
-    """What a client is about to send, and what a stage may need to know of it."""
+    """What a client is about to send, with the context a stage may need."""
 
     client: int
     round: int
     payload: Payload
     report: Report
-    received: Payload  # the broadcast that it answers
-    decode: Callable[[Payload], Payload]  # what a payload stands for, where the method compresses what it sends
+    received: Payload  # the broadcast it responds to
+    decode: Callable[[Payload], Payload]  # undoes the method's compression, if any
 
 
 class Stage:
-    """Something that happens to every upload of a process's clients."""
+    """A transformation applied to every upload of a host's clients."""
 
     def prepare(self, client: Client) -> None:
-        """A client has been built, and has not trained yet."""
+        """Called for each client after it is built and before it trains."""
 
     def apply(self, upload: Upload) -> Upload:
-        """The upload after this stage."""
+        """Return the transformed upload."""
         return upload

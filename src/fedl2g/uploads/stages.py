@@ -1,4 +1,4 @@
-"""The stages of an upload, built once from the experiment and run in this order on every client."""
+"""The pipeline of upload stages, built from the experiment and applied on every client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedl2g.uploads.stage import Stage, Upload
 
 
 class Stages(Stage):
-    """Stages one after the other."""
+    """A sequence of stages, applied in order."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.stages = tuple(stages)
@@ -31,10 +31,10 @@ class Stages(Stage):
 
 
 def upload_stages(experiment: Experiment, classes: int) -> Stages:
-    """The stages that an experiment asks for. A new stage is a file beside this one and a line here."""
+    """The stages that an experiment needs, in order. A new stage is a file in this package and a line here."""
     e = experiment
     stages: list[Stage] = []
-    if (dense := Dense.of(e.privacy, classes)) is not None:  # first: noise must fall on the rows of absent classes too
+    if (dense := Dense.of(e.privacy, classes)) is not None:  # first: rows of absent classes need noise too
         stages.append(Densify(dense))
     if e.noise.on:
         stages.append(AddNoise(e.noise, e.seed))

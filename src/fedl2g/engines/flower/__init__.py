@@ -1,6 +1,6 @@
-"""The `flower` engine: every client on a node of its own, reached through Flower (Ray or a real deployment).
+"""The `flower` engine: every client on its own node, reached through Flower (a Ray simulation or a deployment).
 
-Nothing here needs Flower: this module is imported to find out whether it is installed.
+This module does not import Flower: it is what checks whether Flower is installed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ INSTALL = 'pip install "fedl2g[flower]"'
 
 
 def require_flower() -> None:
-    """Refuse with what to install where Flower is missing; else keep it from reporting to its makers."""
+    """Raise SettingError if Flower is not installed; otherwise disable its telemetry."""
     if importlib.util.find_spec("flwr") is None:
         raise SettingError(f"execution.engine: 'flower' needs the package flwr; install it with {INSTALL}")
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
 
 def open_flower(setup: Setup, scratch: Path | None = None) -> Engine:
-    """Open Flower's simulation with all clients of a setup; their states are on disk in any case."""
+    """Open Flower's simulation with all clients of a setup; `scratch` is unused, client states are always on disk."""
     require_flower()
     from fedl2g.engines.flower.simulation import open_simulation
 

@@ -1,4 +1,4 @@
-"""What Ray's actors run in Flower's simulation: the app of every node, which answers from the client's store."""
+"""The ClientApp that Ray's actors run in Flower's simulation; each client's state is in its store."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from fedl2g.files import write_text
 from fedl2g.learning.devices import resolve_device
 from fedl2g.setup import Setup
 
-_LIMIT = 2**40  # bytes of a broadcast: it comes from this machine
+_LIMIT = 2**40  # bytes; effectively none, since broadcasts come from this machine
 _SETUP_FILE = "setup.json"
-_setups: dict[Path, Setup] = {}  # the last one: an actor serves many messages of one run
+_setups: dict[Path, Setup] = {}  # cache of the last setup: an actor serves many messages of one run
 
 
 def client_app(root: Path) -> ClientApp:
-    """The app that the simulation's actors run for every node; the stores of all clients are below `root`."""
+    """The app of every simulated node; the stores of all clients are below `root`."""
     app = ClientApp()
-    app.query()(_introduce)
+    app.query()(_identify)
     app.train()(partial(_answer, _train, root))
     app.evaluate()(partial(_answer, _evaluate, root))
     return app
 
 
 def write_setup(folder: Path, setup: Setup) -> None:
-    """Describe a run's setup for the actors in the run's folder."""
+    """Write a run's setup to its folder, for the actors."""
     folder.mkdir(parents=True)
     write_text(folder / _SETUP_FILE, json.dumps(setup.describe()), durable=False)
 
@@ -47,19 +47,19 @@ def _read_setup(folder: Path) -> Setup:
     return _setups[folder]
 
 
-def _introduce(message: Message, context: Context) -> Message:
+def _identify(message: Message, context: Context) -> Message:
     return Message(messages.pack_identity(int(context.node_config["partition-id"])), reply_to=message)
 
 
 def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: Message, context: Context) -> Message:
     try:
-        setup = _read_setup(root / messages.unpack_run(message.content))  # first: it imports the user's own methods
-        request = messages.unpack_request(message.content, _LIMIT, trust=True)  # the experiment is the user's own
+        setup = _read_setup(root / messages.unpack_run(message.content))  # first: it imports the user's plugins
+        request = messages.unpack_request(message.content, _LIMIT, trust=True)  # the user's own experiment
         node = Node(int(context.node_config["partition-id"]), setup, resolve_device(setup.experiment.device), root)
         return Message(serve(node, request), reply_to=message)
     except FedL2GError as error:
         refusal = messages.pack_refusal(error)
-    except Exception:  # a mistake in a method: Flower would call it a failed node, which is asked again
+    except Exception:  # a bug in a method: Flower would report a failed node, which would be retried
         refusal = messages.pack_refusal(FedL2GError(traceback.format_exc()))
     return Message(refusal, reply_to=message)
 

@@ -1,4 +1,4 @@
-"""An engine over Flower's Grid: requests go to the nodes where clients live, replies are awaited and checked."""
+"""An engine over Flower's Grid: sends requests to the clients' nodes, and collects and checks their replies."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from fedl2g.setup import Setup
 
 
 class GridEngine:
-    """What a deployment and a simulation have in common: how clients on nodes train and are evaluated.
+    """Training and evaluation of clients on nodes, common to deployment and simulation.
 
-    `run` is the run's own name, by which nodes keep the models of different runs apart.
+    `run` is the run's id, by which nodes separate the models of different runs.
     """
 
     def __init__(self, grid: Grid, setup: Setup, run: str, terms: Terms, *, lanes: int, clock: Clock = time) -> None:
@@ -38,14 +38,14 @@ class GridEngine:
         self.limits = Limits.of(setup.experiment)
         self.nodes = Nodes(grid, setup.experiment.clients, terms, clock)
         self.traits = get_method(setup.experiment.method.name).traits
-        self.round = 0  # the last one that was trained
-        self.moved: set[int] = set()  # clients that may not be as freshly built
+        self.round = 0  # the last trained round
+        self.moved: set[int] = set()  # clients that may differ from their initial state
         self._evaluations = Evaluations(self.traits)
 
     def train(self, round: int, clients: Sequence[int], payload: Payload, check: Check) -> Iterator[Answer]:
         known = {client: self._evaluations[client] for client in clients if client in self._evaluations}
         unmoved = set(clients) - self.moved
-        for client in clients:  # one whose reply does not arrive may have trained all the same
+        for client in clients:  # a client whose reply gets lost may have trained nevertheless
             self._evaluations.forget(client)
             self.moved.add(client)
 
@@ -56,7 +56,7 @@ class GridEngine:
                 if client in known:
                     self._evaluations.add(known[client])
                 self.moved -= unmoved & {client}
-            if self.retries:  # else all clients answer, and a round without a usable reply is the federation's to judge
+            if self.retries:  # else all clients answer, and the federation handles a round without a usable reply
                 check(reply)
             return reply
 
@@ -90,10 +90,10 @@ class GridEngine:
         return [found[client] for client in clients if client in found]
 
     def revive(self) -> None:
-        """Nothing to replace: nodes come back by themselves, and their clients are on their disks."""
+        """Do nothing: nodes reconnect by themselves, and their clients are on their disks."""
 
     def forget(self) -> None:
-        """Forget what is known of the clients' models, which were brought to another state."""
+        """Invalidate what is known of the clients' models, after they were restored."""
         self._evaluations.clear()
         self.moved.clear()
 

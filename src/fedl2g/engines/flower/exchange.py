@@ -1,4 +1,4 @@
-"""One question to many clients, from the first request until all have answered or the deadline has passed."""
+"""One request to many clients, from sending it until all have answered or the deadline has passed."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ from fedl2g.errors import PayloadError, RunError
 from fedl2g.methods.base import Reply
 
 _log = logging.getLogger(__name__)
-_NODE_UNAVAILABLE = 5  # flwr's ErrorCode, which is not public
-_GRACE = 60.0  # seconds a message outlives the deadline: it is the exchange that decides what came too late
+_NODE_UNAVAILABLE = 5  # from flwr's ErrorCode, which is not public
+_GRACE = 60.0  # seconds of a message's TTL beyond the deadline: the exchange, not Flower, decides what is late
 
-UNKNOWN = "no node has introduced itself as this client"
+UNKNOWN = "no node has identified itself as this client"
 GONE = "its node is gone"
 LATE = "it did not answer in time"
-RESTARTED = "its node was started again and has forgotten the request"
+RESTARTED = "its node was restarted and has lost the request"
 
 AnswerT = TypeVar("AnswerT", bound=Reply | Evaluation)
 
 
 @dataclass(frozen=True)
 class Question(Generic[AnswerT]):
-    """What all clients are asked, and how to read what one of them answers.
+    """The request sent to all clients, and how to read an answer.
 
-    `read` raises a PayloadError for an answer that cannot be used, and Refused for a node that did not do what it was
-    asked.
+    `read` raises PayloadError for an answer that cannot be used, and Refused for a node's refusal.
     """
 
     kind: Literal["train", "evaluate"]
@@ -46,10 +45,10 @@ class Question(Generic[AnswerT]):
 
 
 class Exchange(Generic[AnswerT]):
-    """Asks clients, asks again where a request was lost, and gathers their answers.
+    """Sends a question to clients, retries lost requests, and collects the answers.
 
-    Where `limits` say to skip a round with too few replies, answers are held back until there are enough: a skipped
-    round uses none of them.
+    If `limits` says to skip a round with too few replies, answers are held back until there are enough: a skipped round
+    uses none of them.
     """
 
     def __init__(
@@ -66,11 +65,11 @@ class Exchange(Generic[AnswerT]):
         self.terms = terms
         self.limits = limits
         self.clock = clock
-        self.due = dict.fromkeys(clients, 0.0)  # clients to be asked, and from when on
+        self.due = dict.fromkeys(clients, 0.0)  # clients to ask -> not before this time
         self.asked: dict[str, int] = {}  # message id -> client
         self.reasons = dict.fromkeys(self.due, UNKNOWN)  # why a client has not answered yet
         self.failures: Counter[int] = Counter()
-        self.unusable: dict[int, Absent] = {}  # who answered, but with nothing that can be used
+        self.unusable: dict[int, Absent] = {}  # clients whose answers cannot be used
         self.usable = 0
         self.deadline = clock.monotonic() + (limits.deadline_seconds or float("inf"))
         self._held: list[AnswerT] = []
@@ -78,16 +77,16 @@ class Exchange(Generic[AnswerT]):
 
     @property
     def pending(self) -> bool:
-        """Whether an answer is still to come."""
+        """Whether any answer is outstanding."""
         return bool(self.due or self.asked)
 
     @property
     def enough(self) -> bool:
-        """Whether as many answers as are needed can be used."""
+        """Whether there are enough usable answers."""
         return self.usable >= self.limits.minimum
 
     def answers(self) -> Iterator[AnswerT | Absent]:
-        """Each answer as it comes; at the end, who gave none that can be used, and why."""
+        """Yield each answer as it arrives; at the end, the clients without a usable answer, with the reasons."""
         while self.pending:
             self.terms.ensure_reachable()
             self.nodes.identify(self.due)
@@ -102,7 +101,7 @@ class Exchange(Generic[AnswerT]):
         yield from self.close()
 
     def send(self) -> None:
-        """Ask the clients that are due and whose nodes are known."""
+        """Send the request to clients that are due and whose nodes are known."""
         now = self.clock.monotonic()
         ready = [client for client, when in self.due.items() if when <= now and client in self.nodes]
         seconds = self.limits.deadline_seconds
@@ -114,12 +113,12 @@ class Exchange(Generic[AnswerT]):
                 self.asked[request.metadata.message_id] = client
                 del self.due[client]
                 self.reasons[client] = LATE
-            else:  # Flower does not know the node any more
+            else:  # Flower no longer knows the node
                 self.nodes.forget(client)
-                self._ask_later(client, self.terms.first_pause, GONE)
+                self._schedule(client, self.terms.first_pause, GONE)
 
     def retry_restarted(self) -> None:
-        """Ask again the clients whose nodes were started again since they were asked."""
+        """Retry clients whose nodes were restarted since the request was sent."""
         again = self.nodes.restarted(waiting=bool(self.asked))
         lost = {
             name: client for name, client in self.asked.items() if client in self.nodes and self.nodes[client] in again
@@ -127,10 +126,10 @@ class Exchange(Generic[AnswerT]):
         for name, client in lost.items():
             del self.asked[name]
             self._warn_retry(client, RESTARTED)
-            self._ask_later(client, 0.0, RESTARTED)
+            self._schedule(client, 0.0, RESTARTED)
 
     def collect(self) -> Iterator[AnswerT]:
-        """Read what has come, and yield the answers that can be used."""
+        """Read the replies that have arrived, and yield the usable answers."""
         for message in self.nodes.pull(self.asked):
             client = self.asked.pop(message.metadata.reply_to_message_id, None)
             if client is None:
@@ -141,7 +140,7 @@ class Exchange(Generic[AnswerT]):
                 yield from self._take(client, message.content)
 
     def fail(self, client: int, error: Error) -> None:
-        """A request came back as an error: ask again after a pause, unless that happened too often."""
+        """Schedule a retry after an error reply; raises RunError after too many failures."""
         if error.code == _NODE_UNAVAILABLE:
             self.nodes.forget(client)
             reason = GONE
@@ -150,11 +149,11 @@ class Exchange(Generic[AnswerT]):
         self._warn_retry(client, reason)
         self.failures[client] += 1
         if self.terms.attempts is not None and self.failures[client] >= self.terms.attempts:
-            raise RunError(f"client {client} failed {self.failures[client]} times in a row; {reason}")
-        self._ask_later(client, self.terms.pause(self.failures[client]), reason)
+            raise RunError(f"client {client}: failed {self.failures[client]} times in a row; {reason}")
+        self._schedule(client, self.terms.pause(self.failures[client]), reason)
 
     def _take(self, client: int, records: RecordDict) -> Iterator[AnswerT]:
-        """Read one answer; yield it, and those held back before it, if they are to be used."""
+        """Read one answer; yield it and those held back so far, unless the round may still be skipped."""
         answer = self._read(client, records)
         del self.reasons[client]
         if isinstance(answer, Absent):
@@ -167,7 +166,7 @@ class Exchange(Generic[AnswerT]):
             yield from released
 
     def _read(self, client: int, records: RecordDict) -> AnswerT | Absent:
-        """A client's answer, or why it cannot be used."""
+        """A client's answer, or the reason it cannot be used."""
         kind, round = self.question.kind, self.question.round
         try:
             return self.question.read(client, records)
@@ -177,11 +176,11 @@ class Exchange(Generic[AnswerT]):
             _log.warning("%s, round %d: client %d does not take part: %s", kind, round, client, refusal)
             return Absent(client, f"the site does not take part: {refusal}")
         except PayloadError as error:
-            _log.warning("%s, round %d: the reply of client %d is refused: %s", kind, round, client, error)
+            _log.warning("%s, round %d: the reply from client %d is refused: %s", kind, round, client, error)
             return Rejected(client, str(error))
 
     def is_over(self) -> bool:
-        """Whether the deadline has passed and nobody is waited for any longer."""
+        """Whether the deadline has passed and no further answers are awaited."""
         if self.clock.monotonic() < self.deadline:
             return False
         if self.enough or self.limits.below_minimum != "wait":
@@ -195,51 +194,51 @@ class Exchange(Generic[AnswerT]):
         return False
 
     def retry_unusable(self) -> None:
-        """Where all have answered, too few answers can be used, and more are waited for: ask again."""
+        """Retry unusable answers once all clients have answered but too few answers are usable."""
         if self.pending or self.enough or self.limits.below_minimum != "wait":
             return
         if not self.terms.retries:
             first = next(iter(self.unusable.values()))
             raise RunError(f"client {first.client}: {first.reason}")
         _log.warning(
-            "round %d: all have answered, but only %d of %d replies can be used; asking again: %s",
+            "round %d: all clients have answered, but only %d of %d replies can be used; retrying: %s",
             *(self.question.round, self.usable, self.limits.minimum),
             ", ".join(f"client {client}" for client in sorted(self.unusable)),
         )
         for client, answer in self.unusable.items():
             self.failures[client] += 1
-            self._ask_later(client, self.terms.pause(self.failures[client]), answer.reason)
+            self._schedule(client, self.terms.pause(self.failures[client]), answer.reason)
         self.unusable.clear()
 
     def close(self) -> Iterator[Absent]:
-        """Who gave no answer that can be used, and why; RunError where the settings say to stop then."""
+        """Yield the clients without a usable answer; raises RunError if the settings say to stop with too few."""
         yield from self.unusable.values()
         round, minimum = self.question.round, self.limits.minimum
         missing = sorted(self.reasons.items())
         for client, reason in missing:
-            _log.warning("%s, round %d: no answer of client %d: %s", self.question.kind, round, client, reason)
+            _log.warning("%s, round %d: no answer from client %d: %s", self.question.kind, round, client, reason)
         if not self.enough:
             if self.limits.below_minimum == "stop":
                 raise RunError(
                     f"round {round}: {self.usable} replies, but {minimum} are needed and {BELOW_MINIMUM} is 'stop'; "
-                    "the last checkpoint is intact: resume when the sites are back"
+                    "the last checkpoint is intact; resume when the sites are back"
                 )
             _log.warning("round %d: %d replies, but %d are needed: the round is skipped", round, self.usable, minimum)
         yield from (Absent(client, reason) for client, reason in missing)
         skipped = f"the round is skipped: fewer than {minimum} replies"
         yield from (Absent(answer.client, skipped) for answer in self._held)
 
-    def _ask_later(self, client: int, pause: float, reason: str) -> None:
+    def _schedule(self, client: int, pause: float, reason: str) -> None:
         self.due[client] = self.clock.monotonic() + pause
         self.reasons[client] = reason
 
     def _warn_retry(self, client: int, reason: str) -> None:
         kind, round = self.question.kind, self.question.round
-        _log.warning("%s, round %d, client %d: %s; asking again", kind, round, client, reason)
+        _log.warning("%s, round %d, client %d: %s; retrying", kind, round, client, reason)
 
 
 def error_of(refusal: Refused) -> errors.FedL2GError:
-    """The error that a node met, as an error of this process."""
+    """The error on a node as an exception of this process."""
     kind = getattr(errors, refusal.kind, errors.FedL2GError)
     known = isinstance(kind, type) and issubclass(kind, errors.FedL2GError)
     return kind(str(refusal)) if known else errors.FedL2GError(str(refusal))

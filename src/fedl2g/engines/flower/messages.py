@@ -1,7 +1,7 @@
-"""What crosses between the server and a node: one payload and a few plain numbers, checked on arrival.
+"""Messages between the server and a node: one payload and a few plain numbers, validated on arrival.
 
-A payload travels as one array of safetensors bytes: a message then costs the same few requests however many tensors
-a method exchanges, and nothing is ever unpickled.
+A payload is sent as one array of safetensors bytes: the number of requests per message does not depend on the number of
+tensors, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from fedl2g.payload import Payload, from_bytes, to_bytes
 from fedl2g.references import references_in
 
 _SERIALISATION = "safetensors"
-_COUNT_LIMIT = 2**40  # no client has more samples or takes more steps than this
-_SECONDS_LIMIT = 1e9  # nor trains longer: sums of what many clients say must stay numbers
+_COUNT_LIMIT = 2**40  # upper bound on samples and steps
+_SECONDS_LIMIT = 1e9  # upper bound on training time: sums over many clients must stay finite
 _NAME_LIMIT = 64
-_REASON_LIMIT = 5_000  # characters of the words in which a node refuses: the last ones, which name the error
-_OTHERS_LIMIT = 16  # further predictors of a method
+_REASON_LIMIT = 5_000  # characters of a refusal that are kept: the last ones, which name the error
+_OTHERS_LIMIT = 16  # additional predictors of a method
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the server asks of one client: train in a round, or evaluate the model as it was after a round."""
+    """A request to one client: train in a round, or evaluate the model in its state after a round."""
 
-    run: str  # the run's own name: two runs of one experiment keep their models apart
+    run: str  # the run's id, which separates the models of two runs of one experiment
     experiment: Experiment
     classes: tuple[str, ...]
     image_shape: tuple[int, int, int]
@@ -41,12 +41,12 @@ class Request:
 
     @property
     def digest(self) -> str:
-        """A name for exactly this request: a repeated one is answered from the store."""
+        """A digest of the broadcast, by which a node recognises a repeated request."""
         return hashlib.blake2b(to_bytes(self.payload), digest_size=16, person=b"fedl2g").hexdigest()
 
 
 def pack_request(request: Request) -> RecordDict:
-    """The records of a request."""
+    """Convert a request to Flower records."""
     about = {
         "run": request.run,
         "experiment": json.dumps(request.experiment.model_dump(mode="json", exclude={"execution"})),
@@ -58,31 +58,34 @@ def pack_request(request: Request) -> RecordDict:
 
 
 def unpack_run(records: RecordDict) -> str:
-    """The name of the run that a request belongs to."""
+    """The id of the run that a request belongs to."""
     run = _record(records, "about", ConfigRecord).get("run")
     if not isinstance(run, str) or not run.isalnum() or len(run) > _NAME_LIMIT:
-        raise PayloadError("the request names no run")
+        raise PayloadError(f"the request: its run is not valid; expected at most {_NAME_LIMIT} letters and digits")
     return run
 
 
 def unpack_request(records: RecordDict, limit: int, *, trust: bool = False) -> Request:
-    """The request in these records; anything else is refused.
+    """Read a request; raises PayloadError for anything malformed.
 
-    So is an experiment that names code to import (`trust`: it is the user's own): a coordinator says what is learnt,
-    not what a site runs.
+    Without `trust`, an experiment that names code to import is refused too: a coordinator decides what is learnt, not
+    which code a site runs.
     """
     run = unpack_run(records)
     about = _record(records, "about", ConfigRecord)
     text, classes, shape = (about.get(key) for key in ("experiment", "classes", "image-shape"))
     if not isinstance(text, str) or not isinstance(classes, list) or not isinstance(shape, list) or len(shape) != 3:
-        raise PayloadError("the request holds no experiment, classes and image shape")
+        raise PayloadError("the request: fields are missing; expected an experiment, classes and an image shape")
     try:
         settings = json.loads(text)
         if not trust and (code := references_in(settings)):
-            raise SettingError(f"it names code to import ({', '.join(code)}); a site names its own in its site file")
+            raise SettingError(
+                f"it names code to import ({', '.join(code)}); a coordinator's experiment may not; name code in the "
+                "site file"
+            )
         experiment = Experiment(**settings)
     except (ValueError, TypeError, AttributeError, RecursionError, SettingError) as error:
-        raise PayloadError(f"the experiment in the request cannot be used: {error}") from error
+        raise PayloadError(f"the request: its experiment cannot be used: {error}") from error
     return Request(
         run,
         experiment,
@@ -94,7 +97,7 @@ def unpack_request(records: RecordDict, limit: int, *, trust: bool = False) -> R
 
 
 def pack_reply(run: str, round: int, reply: Reply) -> RecordDict:
-    """The records of a client's answer to a training request."""
+    """Convert a client's answer to a training request to Flower records."""
     report = reply.report
     numbers: dict[str, Any] = {"samples": report.samples, "steps": report.steps, "seconds": float(report.seconds)}
     if report.loss is not None:
@@ -104,26 +107,26 @@ def pack_reply(run: str, round: int, reply: Reply) -> RecordDict:
 
 
 def unpack_reply(records: RecordDict, *, client: int, run: str, round: int, limit: int) -> Reply:
-    """The answer of the client that was asked; a PayloadError says what is wrong with any other."""
+    """Read the answer to a training request; raises PayloadError for a malformed or mismatched one."""
     _raise_refusal(records)
     _check_sender(records, client=client, run=run, round=round)
     numbers = _record(records, "report", MetricRecord)
     if unknown := sorted(set(numbers) - {"samples", "steps", "seconds", "loss"}):
-        raise PayloadError(f"the report holds an unknown number {unknown[0][:_NAME_LIMIT]!r}")
+        raise PayloadError(f"the report: unknown number {unknown[0][:_NAME_LIMIT]!r}")
     loss, seconds = numbers.get("loss"), numbers.get("seconds")
     if loss is not None and not isinstance(loss, float):
-        raise PayloadError(f"the report's loss is not a number but {type(loss).__name__}")
+        raise PayloadError(f"the report: its loss is of type {type(loss).__name__}; expected a float")
     if not isinstance(seconds, float) or not 0 <= seconds < _SECONDS_LIMIT:
-        raise PayloadError("the report's seconds are not a positive number")
+        raise PayloadError("the report: its seconds are not valid; expected a number of at least 0")
     samples = _count(numbers.get("samples"), "samples")
     if samples < 1:
-        raise PayloadError("the report speaks of a train set without samples")
+        raise PayloadError("the report: the train set has no samples; expected at least 1")
     report = Report(samples, _count(numbers.get("steps"), "steps"), loss, seconds)
     return Reply(client, _unpack(records, limit), report)
 
 
 def pack_evaluation(run: str, round: int, evaluation: Evaluation) -> RecordDict:
-    """The records of a client's answer to an evaluation request."""
+    """Convert a client's answer to an evaluation request to Flower records."""
     counts = {"samples": evaluation.samples, "correct": evaluation.correct}
     about = ConfigRecord({"run": run, "round": round, "client": evaluation.client})
     return RecordDict(
@@ -132,21 +135,26 @@ def pack_evaluation(run: str, round: int, evaluation: Evaluation) -> RecordDict:
 
 
 def unpack_evaluation(records: RecordDict, *, client: int, run: str, round: int) -> Evaluation:
-    """The evaluation of the client that was asked, or a PayloadError."""
+    """Read the answer to an evaluation request; raises PayloadError for a malformed or mismatched one."""
     _raise_refusal(records)
     _check_sender(records, client=client, run=run, round=round)
     counts, others = _record(records, "counts", MetricRecord), _record(records, "others", MetricRecord)
     if len(others) > _OTHERS_LIMIT:
-        raise PayloadError(f"the evaluation counts for {len(others)} further predictors; at most {_OTHERS_LIMIT}")
+        raise PayloadError(
+            f"the evaluation: it has {len(others)} additional predictors; expected at most {_OTHERS_LIMIT}"
+        )
     samples, correct = _count(counts.get("samples"), "samples"), _count(counts.get("correct"), "correct")
     further = {str(name)[:_NAME_LIMIT]: _count(value, "correct") for name, value in others.items()}
     if samples < 1 or any(count > samples for count in (correct, *further.values())):
-        raise PayloadError(f"the evaluation counts {correct} correct predictions of {samples}")
+        raise PayloadError(
+            f"the evaluation: it counts {correct} correct predictions of {samples}; expected at least 1 sample and no "
+            "more correct predictions than samples"
+        )
     return Evaluation(client, samples, correct, further)
 
 
 class Refused(FedL2GError):
-    """A node would not or could not do what it was asked; the message is the node's own."""
+    """A node refused a request or failed to serve it; the message comes from the node."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -154,7 +162,7 @@ class Refused(FedL2GError):
 
 
 def pack_refusal(error: FedL2GError) -> RecordDict:
-    """The records that tell the server why a request was not carried out."""
+    """Convert the error that kept a node from serving a request to Flower records."""
     return RecordDict({"refusal": ConfigRecord({"kind": type(error).__name__, "message": str(error)[-_REASON_LIMIT:]})})
 
 
@@ -163,7 +171,7 @@ def _raise_refusal(records: RecordDict) -> None:
         refusal = _record(records, "refusal", ConfigRecord)
         kind, message = refusal.get("kind"), refusal.get("message")
         if not isinstance(kind, str) or not isinstance(message, str) or not message.strip():
-            raise PayloadError("the refusal that arrived gives no reason")
+            raise PayloadError("the refusal: it gives no reason; expected a kind and a message")
         raise Refused(kind[:_NAME_LIMIT], message[-_REASON_LIMIT:])
 
 
@@ -171,26 +179,26 @@ def _check_sender(records: RecordDict, *, client: int, run: str, round: int) -> 
     about = _record(records, "about", ConfigRecord)
     found = (about.get("client"), about.get("run"), about.get("round"))
     if found != (client, run, round):
-        said = ", ".join(
+        claimed = ", ".join(
             f"{name} {str(value)[:_NAME_LIMIT]}" for name, value in zip(("client", "run", "round"), found, strict=True)
         )
         raise PayloadError(
-            f"the reply says it is of {said}, but client {client} was asked in round {round} of run {run}"
+            f"the reply: it is from {claimed}; expected one from client {client}, run {run}, round {round}"
         )
 
 
 def pack_identity(client: int) -> RecordDict:
-    """The records by which a node says which client lives on it."""
+    """Convert the number of a node's client to Flower records."""
     return RecordDict({"identity": ConfigRecord({"client": client})})
 
 
 def unpack_identity(records: RecordDict, clients: int) -> int:
-    """Which client lives on a node; an unknown number is refused."""
+    """Read which client lives on a node; raises PayloadError for an unknown number."""
     _raise_refusal(records)
     client = _record(records, "identity", ConfigRecord).get("client")
     if not isinstance(client, int) or isinstance(client, bool) or not 0 <= client < clients:
         raise PayloadError(
-            f"it claims to be client {str(client)[:_NAME_LIMIT]}, but clients are numbered 0 to {clients - 1}"
+            f"it claims to be client {str(client)[:_NAME_LIMIT]}; expected a number from 0 to {clients - 1}"
         )
     return client
 
@@ -203,23 +211,23 @@ def _pack(payload: Payload) -> ArrayRecord:
 def _unpack(records: RecordDict, limit: int) -> Payload:
     arrays = _record(records, "payload", ArrayRecord)
     if set(arrays) != {"payload"}:
-        raise PayloadError("the message must hold exactly one array, the payload")
+        raise PayloadError("the message: its arrays are not valid; expected exactly one, the payload")
     array = arrays["payload"]
     if array.stype != _SERIALISATION or array.dtype != "uint8" or tuple(array.shape) != (len(array.data),):
-        raise PayloadError(f"the payload's declared form ({array.dtype}, {array.shape}) is not what arrived")
+        raise PayloadError(f"the payload: its declared form ({array.dtype}, {array.shape}) does not match its bytes")
     if len(array.data) > limit:
-        raise PayloadError(f"the payload has {len(array.data)} bytes; at most {limit} are accepted")
+        raise PayloadError(f"the payload: it has {len(array.data)} bytes; expected at most {limit}")
     return from_bytes(array.data)
 
 
 def _record(records: RecordDict, name: str, kind: type[Any]) -> Any:
     record = records.get(name)
     if not isinstance(record, kind):
-        raise PayloadError(f"the message holds no {kind.__name__} named {name!r}")
+        raise PayloadError(f"the message: it has no {kind.__name__} named {name!r}")
     return record
 
 
 def _count(value: object, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _COUNT_LIMIT:
-        raise PayloadError(f"{name} must be a whole number from 0 on, not {str(value)[:_NAME_LIMIT]}")
+        raise PayloadError(f"{name}: {str(value)[:_NAME_LIMIT]} is not allowed; expected a whole number of at least 0")
     return value

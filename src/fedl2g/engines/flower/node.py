@@ -1,4 +1,4 @@
-"""A node: the place where one client lives. Answers the server's requests with a host and the store on its own disk."""
+"""A node: serves the requests for one client, whose state is in a store on the node's disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Node:
-    """One client, its data and its store; nothing is kept in memory from one request to the next."""
+    """One client, its data and its store; no state is kept in memory between requests."""
 
     client: int
     setup: Setup
@@ -30,14 +30,14 @@ class Node:
     root: Path  # of the store
 
     def train(self, request: Request) -> Reply:
-        """Train in a round, once: a repeated request gets the answer it got before."""
+        """Train in a round; a repeated request is answered from the store without training again."""
         store = self._store(request)
         with store.lock(), one_thread():
             if request.round in store.rounds():
                 done = store.read(request.round)
                 if done.reply is not None and done.request == request.digest:
                     _log.info(
-                        "client %d: round %d was trained already, answered from the store", self.client, request.round
+                        "client %d: round %d is already trained; answering from the store", self.client, request.round
                     )
                     return done.reply
             host = self._host(store.before(request.round))
@@ -46,7 +46,7 @@ class Node:
             return reply
 
     def evaluate(self, request: Request) -> Evaluation:
-        """Evaluate the model as it was after the request's round."""
+        """Evaluate the model in its state after the request's round."""
         store = self._store(request)
         with store.lock(), one_thread():
             start = store.before(request.round + 1)
@@ -57,7 +57,7 @@ class Node:
             return evaluation
 
     def _keep_received(self, store: NodeStore, start: TrainedRound, state: dict[str, Tensor]) -> None:
-        """What the server sent for predictions (a shared head) belongs in the model file that the site ends with."""
+        """Save what was received for predictions (a shared head): it is part of the site's final model file."""
         if any(not torch.equal(state[name], tensor) for name, tensor in start.state.items()):
             store.write(replace(start, state=state))
 

@@ -1,4 +1,4 @@
-"""The server's view of the nodes: which of them are there, and which client lives on which."""
+"""The server's view of the nodes: which are connected, and which client lives on which."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from fedl2g.engines.flower.terms import Clock, Terms
 from fedl2g.errors import PayloadError
 
 _log = logging.getLogger(__name__)
-_RESTART_POLLS = 20  # every so many polls the nodes are asked for when they were started
+_RESTART_POLLS = 20  # polls between two checks for restarted nodes
 
 
 class Nodes:
-    """Learns where clients live by asking each node once who it is, and carries messages to and from nodes."""
+    """Maps clients to nodes by querying each node once for its identity, and exchanges messages with them."""
 
     def __init__(self, grid: Grid, clients: int, terms: Terms, clock: Clock = time) -> None:
         self.grid = grid
         self.clients = clients
         self.terms = terms
         self.clock = clock
-        self.strangers: set[int] = set()  # nodes that hold no client of ours
+        self.rejected: set[int] = set()  # nodes that hold none of our clients
         self._homes: dict[int, int] = {}  # client -> node
-        self._queries: dict[str, int] = {}  # message id -> node that was asked who it is
+        self._queries: dict[str, int] = {}  # message id -> node whose identity was queried
         self._started: dict[int, str] = {}  # node -> when it was started, as of the last message to it
-        self._next_look = 0.0
+        self._next_query = 0.0
         self._next_restart_check = 0.0
 
     def __contains__(self, client: int) -> bool:
@@ -41,20 +41,20 @@ class Nodes:
         return self._homes[client]
 
     def forget(self, client: int) -> None:
-        """A client's node is gone; it may come back as another one."""
+        """Drop a client's node; the client may come back on another one."""
         self._homes.pop(client, None)
 
     def identify(self, wanted: Iterable[int]) -> None:
-        """Read which clients nodes say they hold; ask new nodes if the home of a wanted client is not known."""
+        """Read the nodes' identities; query new nodes if the node of a wanted client is not known."""
         for message in self.pull(self._queries):
             node = self._queries.pop(message.metadata.reply_to_message_id, None)
             if node is not None:
-                self._introduce(node, message)
+                self._register(node, message)
         now = self.clock.monotonic()
-        if now < self._next_look or all(client in self._homes for client in wanted):
+        if now < self._next_query or all(client in self._homes for client in wanted):
             return
-        self._next_look = now + max(self.terms.poll_seconds, self.terms.first_pause)
-        known = {*self._homes.values(), *self.strangers, *self._queries.values()}
+        self._next_query = now + max(self.terms.poll_seconds, self.terms.first_pause)
+        known = {*self._homes.values(), *self.rejected, *self._queries.values()}
         queries = [Message(RecordDict(), node, "query") for node in self.grid.get_node_ids() if node not in known]
         sent = self.push(queries)
         self._queries |= {
@@ -63,36 +63,36 @@ class Nodes:
             if query.metadata.message_id in sent
         }
 
-    def _introduce(self, node: int, message: Message) -> None:
+    def _register(self, node: int, message: Message) -> None:
         if message.has_error():
-            _log.warning("node %d did not say who it is: %s", node, (message.error.reason or "")[:500])
+            _log.warning("node %d did not identify itself: %s", node, (message.error.reason or "")[:500])
             return
         try:
             client = messages.unpack_identity(message.content, self.clients)
             if client in self._homes:
-                raise PayloadError(f"it claims to be client {client}, who lives on node {self._homes[client]}")
+                raise PayloadError(f"it claims to be client {client}, which lives on node {self._homes[client]}")
         except (PayloadError, Refused) as error:
-            self.strangers.add(node)
+            self.rejected.add(node)
             _log.warning("node %d is refused: %s", node, error)
         else:
             self._homes[client] = node
             _log.info("client %d lives on node %d", client, node)
 
     def push(self, requests: Sequence[Message]) -> set[str]:
-        """Send messages, and note since when their nodes have been up; the ids of those that were accepted."""
+        """Send messages and record their nodes' start times; returns the ids of the accepted messages."""
         if not requests:
             return set()
         self._started |= self._starts()
         return set(self.grid.push_messages(requests))
 
     def pull(self, ids: Collection[str]) -> Iterable[Message]:
-        """The replies that have come to messages with these ids."""
+        """The replies that have arrived for messages with these ids."""
         return self.grid.pull_messages(list(ids)) if ids else ()
 
     def restarted(self, *, waiting: bool) -> set[int]:
-        """The nodes that were started again since the last message to them; now and then, if a reply is awaited.
+        """The nodes restarted since the last message to them; checked only every few polls, and while `waiting`.
 
-        A node that is back before its absence was noticed never answers: it keeps messages in memory only.
+        A node that restarts before its absence is noticed never answers: it keeps messages in memory only.
         """
         now = self.clock.monotonic()
         if now < self._next_restart_check or not (waiting or self._queries):
@@ -103,5 +103,5 @@ class Nodes:
         return again
 
     def _starts(self) -> dict[int, str]:
-        """When each node that is up was started; empty texts in a simulation."""
+        """When each connected node was started; empty strings in a simulation."""
         return {node.node_id: node.last_activated_at for node in self.grid.get_nodes()}

@@ -1,7 +1,7 @@
-"""The `flower` engine on one machine: Flower's simulation runtime, its nodes served by Ray actors.
+"""The `flower` engine on one machine: Flower's simulation runtime, with nodes served by Ray actors.
 
-The actors keep nothing from one message to the next: each client lives in a store in a temporary folder, as it would
-live on its own node's disk in a deployment.
+The actors are stateless: each client's state is in a store in a temporary folder, as it would be on its node's disk in
+a deployment.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from fedl2g.engines.states import client_file, client_files, read_state, write_s
 from fedl2g.errors import RunError
 from fedl2g.setup import Setup
 
-# All clients are this machine's: what one of them refuses is the run's own error, and a reply that cannot be used would
-# be the same again. Twelve attempts take two minutes, in which an actor that died has been started again.
+# All clients are on this machine: a refusal is an error of the run itself, and a retry would give the same unusable
+# reply. Twelve attempts take two minutes, enough for a dead actor to be restarted.
 SIMULATION = Terms(poll_seconds=0.02, first_pause=0.2, attempts=12, refusal_ends_run=True, retries=False)
 
 
 def open_simulation(setup: Setup) -> SimulationEngine:
-    """An engine with all the experiment's clients, on the shared simulation if there is one that fits."""
+    """Open an engine with all the experiment's clients, on the shared simulation if there is a matching one."""
     if _shared and _shared[-1].nodes == setup.experiment.clients:
         return SimulationEngine(_shared[-1], setup, owns=False)
     simulation = Simulation(setup.experiment.clients, setup.experiment.execution.workers)
@@ -53,7 +53,7 @@ _shared: list[Simulation] = []
 
 @contextmanager
 def shared_simulation(clients: int, workers: int) -> Iterator[None]:
-    """Start Ray once for all runs with this many clients inside the block."""
+    """Share one Ray instance among all runs with this many clients inside the block."""
     simulation = Simulation(clients, workers)
     _shared.append(simulation)
     try:
@@ -64,29 +64,29 @@ def shared_simulation(clients: int, workers: int) -> Iterator[None]:
 
 
 class RunningSimulation(Protocol):
-    """What an engine needs of a simulation."""
+    """The part of a simulation that an engine uses."""
 
     root: Path
-    """Below it, a folder for each run with its clients' stores."""
+    """Holds one folder per run with its clients' stores."""
     grid: Grid
     workers: int
     """How many actors serve the nodes."""
 
     @property
     def error(self) -> BaseException | None:
-        """Why the simulation ended before it was closed."""
+        """The error that ended the simulation, if any."""
 
     def close(self) -> None:
-        """End the simulation and remove its clients."""
+        """Stop the simulation and delete its clients."""
 
 
 class Simulation:
-    """Flower's simulation runtime in a thread of its own; its ServerApp passes the grid on and waits for the end."""
+    """Flower's simulation runtime in its own thread; its ServerApp hands over the grid and waits for `close`."""
 
     def __init__(self, nodes: int, workers: int) -> None:
         self.nodes = nodes
         self.workers = min(workers, nodes)
-        self.error: BaseException | None = None  # why the simulation ended before it was closed
+        self.error: BaseException | None = None  # what ended the simulation before it was closed
         self.root = Path(tempfile.mkdtemp(prefix="fedl2g-flower-"))
         self._started: queue.Queue[Grid | BaseException] = queue.Queue()
         self._closing = threading.Event()
@@ -95,7 +95,7 @@ class Simulation:
         grid = self._started.get()
         if isinstance(grid, BaseException):
             self.close()
-            raise RunError(f"Flower's simulation did not start: {grid}") from grid
+            raise RunError(f"execution.engine: Flower's simulation did not start: {grid}") from grid
         self.grid: Grid = grid
 
     def _run(self) -> None:
@@ -116,17 +116,17 @@ class Simulation:
             run_simulation(server, client_app(self.root), self.nodes, backend_config=backend)  # type: ignore[arg-type]
         except BaseException as error:
             self.error = error
-            self._started.put(error)  # the constructor waits until the simulation has started or failed to
+            self._started.put(error)  # unblocks the constructor
 
     def close(self) -> None:
-        """End the simulation and remove its clients."""
+        """Stop the simulation and delete its clients."""
         self._closing.set()
         self._thread.join(timeout=60)
         shutil.rmtree(self.root, ignore_errors=True)
 
 
 class SimulationEngine(GridEngine):
-    """A run's clients on the nodes of a simulation, which is closed with the engine if it `owns` it."""
+    """A run's clients on the nodes of a simulation; closing the engine closes a simulation that it `owns`."""
 
     def __init__(
         self,
@@ -169,4 +169,4 @@ class SimulationEngine(GridEngine):
 
     def _ensure_running(self) -> None:
         if (error := self.simulation.error) is not None:
-            raise RunError(f"Flower's simulation ended: {error}") from error
+            raise RunError(f"execution.engine: Flower's simulation ended: {error}") from error

@@ -1,8 +1,8 @@
-"""A client's life on its node's own disk: its state after the last rounds it trained in, and what it answered then.
+"""A client's store on its node's disk: its state and its reply after each of the last rounds it trained in.
 
-Each of these rounds is one file, so that state and answer exist together or not at all, with a digest of what it holds.
-Two are kept: a repeated request is answered without training again, and a server that fell back a round is served too.
-No Flower is needed to read them.
+Each round is one file with a digest, so that state and reply are written together or not at all. Two rounds are kept:
+a repeated request is answered without training again, and a server that falls back one round can be served. Reading the
+store does not require Flower.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedl2g.files import reason_of, remove_leftovers
 from fedl2g.methods.base import Reply, Report
 
 _KEPT = 2
-_STATE, _REPLY = "state/", "reply/"  # of names of tensors
+_STATE, _REPLY = "state/", "reply/"  # prefixes of tensor names
 _DIGEST = "digest"
 _NAME = re.compile(r"round-([0-9]{6,})\.safetensors")
 
@@ -37,12 +37,12 @@ class TrainedRound:
 
     round: int
     state: Mapping[str, Tensor]
-    reply: Reply | None  # None: a starting state that answers no request
-    request: str = ""  # the digest of the request that led to it
+    reply: Reply | None  # None: a starting state without a reply
+    request: str = ""  # the digest of the request it answers
 
 
 class NodeStore:
-    """The rounds that are kept of one client in one run."""
+    """The stored rounds of one client in one run."""
 
     def __init__(self, root: Path, run: str, fingerprint: str, client: int) -> None:
         self.directory = client_folder(root, run, client)
@@ -51,13 +51,13 @@ class NodeStore:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the store: of two processes with the same request the second finds the first one's answer."""
+        """Lock the store: of two processes with the same request, the second finds the first one's reply."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(self.directory / "lock")
             lock.acquire()
         except OSError as error:
-            raise RunError(f"cannot write to the store {self.directory}: {reason_of(error)}") from error
+            raise RunError(f"{self.directory}: cannot write to the store: {reason_of(error)}") from error
         try:
             remove_leftovers(self.directory)
             yield
@@ -65,35 +65,35 @@ class NodeStore:
             lock.release()
 
     def rounds(self) -> list[int]:
-        """The rounds after which the state is kept, ascending."""
+        """The stored rounds, ascending."""
         return list(_round_files(self.directory))
 
     def read(self, round: int) -> TrainedRound:
-        """One of the rounds that are kept."""
+        """Read one of the stored rounds."""
         path = self._path(round)
         tensors, about = _read(path)
         if any(about.get(key) != value for key, value in self.tag.items()):
-            raise RunError(f"{path} belongs to another experiment or client; choose another store")
+            raise RunError(f"{path}: belongs to another experiment or client; choose another store")
         try:
             report = json.loads(about["report"])
             reply = Reply(self.client, _part(tensors, _REPLY), Report(**report)) if report is not None else None
             return TrainedRound(round, _part(tensors, _STATE), reply, about["request"])
         except (KeyError, ValueError, TypeError) as error:
-            raise RunError(f"{path} cannot be read ({error!r}); restore it from a copy") from error
+            raise RunError(f"{path}: cannot be read ({error!r}); restore it from a copy") from error
 
     def before(self, round: int) -> TrainedRound | None:
-        """The state at the start of a round: after the last one before it; None for a client as freshly built."""
+        """The stored round that precedes a round; None for a client that has not trained before it."""
         kept = self.rounds()
         earlier = [number for number in kept if number < round]
         if not earlier and kept and kept[0] > round:
             raise RunError(
-                f"client {self.client} is asked for round {round}, but its store {self.directory} only goes back to "
+                f"client {self.client}: round {round} was requested, but its store {self.directory} only goes back to "
                 f"round {kept[0]}"
             )
         return self.read(earlier[-1]) if earlier else None
 
     def add(self, trained: TrainedRound) -> None:
-        """Add a round; those after it are not part of the run any more, of those before it one is kept."""
+        """Add a round; delete all later rounds, which the server has rolled back, and all but one earlier one."""
         self.write(trained)
         kept = self.rounds()
         later = [number for number in kept if number > trained.round]
@@ -118,32 +118,32 @@ class NodeStore:
             self.directory.mkdir(parents=True, exist_ok=True)
             write_state(path, tensors, {**about, _DIGEST: _digest(tensors, about)}, durable=True)
         except (OSError, safetensors.SafetensorError) as error:
-            raise RunError(f"cannot write {path}: {reason_of(error)}; what was there before is intact") from error
+            raise RunError(f"{path}: cannot be written: {reason_of(error)}; the earlier content is intact") from error
 
     def _path(self, round: int) -> Path:
         return self.directory / f"round-{round:06d}.safetensors"
 
 
 def client_folder(root: Path, run: str, client: int) -> Path:
-    """Where a store keeps one client of a run."""
+    """The folder of one client of a run in a store."""
     return root / run / f"client-{client:06d}"
 
 
 def find_client(root: Path, client: int, run: str | None = None) -> Path:
-    """The folder of a client in its newest run, or in the one named."""
+    """The folder of a client in the given run, by default its newest."""
     found = [path for path in root.glob("*/client-*") if path == client_folder(root, path.parent.name, client)]
     chosen = [path for path in found if run in (None, path.parent.name)]
     if not chosen:
         runs = ", ".join(sorted(path.parent.name for path in found)) or "none"
-        raise SettingError(f"the store {root} holds no model of client {client} for this run; its runs: {runs}")
+        raise SettingError(f"{root}: the store has no model of client {client} for this run; its runs: {runs}")
     return max(chosen, key=lambda path: path.stat().st_mtime)
 
 
 def newest_state(folder: Path) -> tuple[int, State, dict[str, str]]:
-    """The newest round in a client's folder, the client's state after it and what is written about it."""
+    """The newest round in a client's folder, the client's state after it and the file's metadata."""
     files = _round_files(folder)
     if not files:
-        raise RunError(f"{folder} holds no model: the client has not finished a round")
+        raise RunError(f"{folder}: no model found; the client has not finished a round")
     round, path = list(files.items())[-1]
     tensors, about = _read(path)
     return round, _part(tensors, _STATE), about
@@ -160,9 +160,9 @@ def _read(path: Path) -> tuple[State, dict[str, str]]:
             about: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, safetensors.SafetensorError) as error:
-        raise RunError(f"{path} cannot be read ({error}); restore it from a copy") from error
+        raise RunError(f"{path}: cannot be read ({error}); restore it from a copy") from error
     if about.pop(_DIGEST, None) != _digest(tensors, about):
-        raise RunError(f"{path} is not as it was written (its digest differs); restore it from a copy")
+        raise RunError(f"{path}: corrupted, its digest differs; restore it from a copy")
     return tensors, about
 
 

@@ -1,4 +1,4 @@
-"""The terms of an exchange with nodes: how often to look, when to ask again, how many replies are enough."""
+"""The parameters of an exchange with nodes: polling, retries, timeouts and the number of replies needed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Literal, Protocol
 
 from fedl2g.experiment import Experiment
 
-BELOW_MINIMUM = "replies.below_minimum"  # what the setting is called in messages
+BELOW_MINIMUM = "replies.below_minimum"  # the setting's name in messages
 _MB = 2**20
 
 
 class Clock(Protocol):
-    """What an exchange needs of time; the module `time` has it."""
+    """The clock of an exchange; satisfied by the module `time`."""
 
     def monotonic(self) -> float: ...
 
@@ -21,35 +21,35 @@ class Clock(Protocol):
 
 
 def _always_reachable() -> None:
-    """The check of a grid that retries by itself."""
+    """The default for grids that reconnect by themselves."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a deployment and a simulation do differently. The defaults are those of a deployment."""
+    """How requests are polled and retried, which differs between deployment and simulation; defaults: deployment."""
 
     poll_seconds: float
-    """Between two looks at the grid."""
+    """Seconds between two polls of the grid."""
     first_pause: float
-    """Seconds before a failed request is sent again; doubled with each failure of the client."""
+    """Seconds before a failed request is retried; doubled with each failure of the client."""
     longest_pause: float = 30.0
     attempts: int | None = None
-    """How often a client may fail in a row before that ends the run; None: it is asked until the deadline."""
+    """Consecutive failures of a client that end the run; None: it is retried until the deadline."""
     refusal_ends_run: bool = False
-    """Whether a node that refuses a request ends the run with its error; if not, its client is absent."""
+    """Whether a node's refusal ends the run with its error; if not, its client counts as absent."""
     retries: bool = True
-    """Whether clients are asked again when all have answered and too few replies can be used; if not, the run ends."""
+    """Whether clients are retried when all have answered but too few replies are usable; if not, the run ends."""
     ensure_reachable: Callable[[], None] = _always_reachable
-    """Raises where no node can ever answer."""
+    """Raises when no node can ever answer again."""
 
     def pause(self, failures: int) -> float:
-        """Seconds to wait after so many failures."""
+        """Seconds to wait after this many failures (exponential backoff)."""
         return min(self.longest_pause, self.first_pause * 2.0 ** min(failures - 1, 16))
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the experiment says of replies: how long they are waited for, how many are needed, how large they may be."""
+    """The experiment's limits on replies: the deadline, how many are needed, how large they may be."""
 
     deadline_seconds: float | None = None
     minimum: int = 0
