@@ -35,7 +35,7 @@ def test_a_superlink_that_is_gone_is_given_up_after_the_time_set(experiment: Pat
     assert "ERROR the run stopped: the SuperLink could not be reached" in (tmp_path / "run" / "log.txt").read_text()
     with RunDirectory.open(tmp_path / "run").lock():  # free for the run that goes on
         pass
-    with pytest.raises(SettingError, match=r"`flwr run` \(coordinator/run.sh\) goes on with it"):
+    with pytest.raises(SettingError, match=r"continue it with `flwr run` \(coordinator/run.sh\)"):
         resume(tmp_path / "run")
 
 
@@ -64,7 +64,7 @@ def test_a_run_that_flower_ends_stops_at_once(experiment: Path, tmp_path: Path) 
 def test_the_next_run_waits_for_a_server_that_is_giving_up(
     experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedl2g.runs.runner._ENDING", 0.5)
+    monkeypatch.setattr("fedl2g.runs.runner._SHUTDOWN_SECONDS", 0.5)
     grid: Any = EndedGrid()
     with pytest.raises(RunError, match="Flower ended it"):
         server_app.run(grid, experiment, tmp_path / "run")

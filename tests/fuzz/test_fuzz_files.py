@@ -321,7 +321,7 @@ def test_forged_late_replies_are_noticed_when_they_are_read(
     late = state["values"]["policies"]["availability"]["late"][0]
     (late["report"] if place == "report" else late)[name] = value
     _seal(path / "state.json", state)
-    with pytest.raises(RunError, match=r"every checkpoint in .* is damaged"):
+    with pytest.raises(RunError, match="every checkpoint is damaged"):
         restore_checkpoint(tmp_path, _federation())
 
 
