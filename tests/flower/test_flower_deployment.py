@@ -143,11 +143,11 @@ def test_a_killed_superlink_is_started_again_and_the_run_goes_on(federation: Rea
     federation.held("north")
     federation.kill("superlink")
     federation.release("north")
-    wait("the server gives up", lambda: "the run stopped: Flower ended it" in run.log())
+    wait("the server gives up", lambda: "the run stopped: Flower: ended the run" in run.log())
     federation.start_superlink()
     run.start()
     run.finish()
-    assert "the run goes on after round 1" in run.log()
+    assert "the run continues after round 1" in run.log()
     assert run.rounds() == ALL_ROUNDS
     assert run.differences() == []
     as_any_other_run(run.path, run.path.with_name("link-inline") / "run")

@@ -1,4 +1,4 @@
-"""A table of the paper with ours, the paper's and the difference: as text, Markdown, CSV and LaTeX."""
+"""Tables of the paper with our numbers, the paper's and the difference: as text, Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MISSING = "missing"
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell of a table: our number over the seeds that are there, the paper's, and what is unusual."""
+    """One cell of a table: our number over the finished seeds, the paper's, and a remark."""
 
     method: str
     column: Column
@@ -81,7 +81,7 @@ class Entry:
 
 
 def paper_number(value: dict[str, float]) -> float:
-    """The paper's number without its spread."""
+    """The paper's number without its standard deviation."""
     return value["mean"]
 
 
@@ -95,7 +95,7 @@ class Sheet:
     entries: dict[tuple[str, str], Entry]
 
     def entry(self, method: str, column: Column) -> Entry | None:
-        """A cell, or None where the layout has none."""
+        """A cell, or None if the layout has none."""
         return self.entries.get((method, column.name))
 
     def rows(self, show: Callable[[Entry], str]) -> Iterator[tuple[str, list[str]]]:
@@ -106,7 +106,7 @@ class Sheet:
 
 
 def sheets(experiment: PaperExperiment, study: Study, seeds: int | None = None) -> list[Sheet]:
-    """The experiment's tables; columns that only some methods have (server rates) make a table of their own."""
+    """The experiment's tables; columns that only some methods have (server learning rates) form a separate table."""
     failures = study.failures()
     planned: dict[tuple[str, str], list[Cell]] = {}
     for cell in study.cells(experiment, seeds):
@@ -177,7 +177,7 @@ def _value(metric: str, result: Any, study: Study, cell: Cell) -> float | None:
 
 
 def _mark_best(entries: dict[str, Entry]) -> dict[str, Entry]:
-    """Mark the best of a column, ours and the paper's, where there is a choice; less is better for costs."""
+    """Mark the best entry of a column, ours and the paper's, unless it is the only one; lower is better for costs."""
     if len(entries) == 1:
         return entries
     pick = min if next(iter(entries.values())).column.metric in COSTS else max
@@ -196,10 +196,10 @@ def _mark_best(entries: dict[str, Entry]) -> dict[str, Entry]:
 
 
 def provenance(experiment: PaperExperiment, study: Study, tables: Sequence[Sheet]) -> list[str]:
-    """What nobody may mistake: the scale, the seeds, the commit, how much is there."""
+    """The notes below a table: scale, seeds, commit, number of finished cells."""
     entries = [e for sheet in tables for e in sheet.entries.values() if e.remark != "not in the paper"]
-    there = [e for e in entries if e.ours is not None]
-    seeds = sorted({seed for e in there for seed in e.seeds})
+    finished = [e for e in entries if e.ours is not None]
+    seeds = sorted({seed for e in finished for seed in e.seeds})
     commits: set[str] = set()
     for cell in study.cells(experiment, max(len(seeds), 1)):
         run = study.run_of(cell)
@@ -212,15 +212,17 @@ def provenance(experiment: PaperExperiment, study: Study, tables: Sequence[Sheet
             "different experiments."
         )
     lines.append(
-        f"{len(there)} of {len(entries)} cells; seeds: {', '.join(map(str, seeds)) or 'none'}; "
+        f"{len(finished)} of {len(entries)} cells; seeds: {', '.join(map(str, seeds)) or 'none'}; "
         f"commit: {', '.join(sorted(commits)) or 'none'}."
     )
     if study.dataset_paths:
         files = {name: Path(path).name for name, path in sorted(study.dataset_paths.items())}
         lines.append("Images: " + ", ".join(f"{name} from {file}" for name, file in files.items()) + ".")
     if study.settings:
-        lines.append("Settings laid over every cell: " + ", ".join(f"{k}={v}" for k, v in study.settings.items()) + ".")
-    spread = sorted({len(e.seeds) for e in there})
+        lines.append(
+            "Settings overridden in every cell: " + ", ".join(f"{k}={v}" for k, v in study.settings.items()) + "."
+        )
+    spread = sorted({len(e.seeds) for e in finished})
     if spread and spread[0] < 3:
         lines.append(f"Fewer than three seeds in some cells (at least {spread[0]}); ± is given from two seeds on.")
     return [*lines, *experiment.notes, *experiment.notes_on(experiment.methods)]
@@ -232,7 +234,7 @@ def heading(column: Column) -> str:
 
 
 def rich_tables(tables: Sequence[Sheet]) -> list[Table]:
-    """For a terminal: three lines to a cell, ours, the paper's and the difference."""
+    """Tables for a terminal; each cell has three lines: ours, the paper's and the difference."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -278,7 +280,7 @@ def markdown(experiment: PaperExperiment, tables: Sequence[Sheet], lines: Sequen
 
 
 def as_csv(tables: Sequence[Sheet], study: Study) -> str:
-    """One line for each cell, with every number apart."""
+    """One line per cell, with every number in its own field."""
     out = io.StringIO()
     writer = csv.writer(out)
     names = "experiment method column metric ours std best_round seeds paper paper_std paper_rounds difference remark"

@@ -1,4 +1,4 @@
-"""Where the time of a round goes."""
+"""Measures where the time of a round goes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fedl2g.round.record import RoundRecord
 
 
 class Timing(Policy):
-    """Adds up the seconds of the server, of the clients and of the evaluation; splits them up if that is asked for.
+    """Sums the seconds of the server, the clients and the evaluation; with `profile`, splits them by phase.
 
-    `lanes` is how many clients can train at a time.
+    `lanes` is how many clients can train at the same time.
     """
 
     def __init__(self, profile: bool, lanes: int) -> None:
@@ -24,8 +24,9 @@ class Timing(Policy):
         self.start()
 
     def start(self) -> None:
-        """A round begins."""
+        """Reset at the start of a round."""
         self._started = time.perf_counter()
+<<<<<<< HEAD
         self._seconds = {"server": 0.0, "evaluation": 0.0}
         self._clients: list[tuple[float, dict[str, float]]] = []  # seconds of each, and where they went
 
@@ -39,6 +40,23 @@ class Timing(Policy):
 
     @contextmanager
     def _measured(self, part: str) -> Iterator[None]:
+=======
+        self._server = self._evaluation = 0.0
+        self._clients: list[tuple[float, dict[str, float]]] = []  # seconds of each, in total and by phase
+
+    @contextmanager
+    def server(self) -> Iterator[None]:
+        """Measure work of the server."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._server += time.perf_counter() - started
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Measure an evaluation."""
+>>>>>>> proseb
         started = time.perf_counter()
         try:
             yield
@@ -46,7 +64,7 @@ class Timing(Policy):
             self._seconds[part] += time.perf_counter() - started
 
     def client(self, report: Report) -> None:
-        """A client says how long it trained."""
+        """Add the training time that a client reports."""
         self._clients.append((report.seconds, report.laps))
 
     def write(self, record: RoundRecord, asked: Sequence[int]) -> None:
