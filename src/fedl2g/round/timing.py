@@ -26,37 +26,19 @@ class Timing(Policy):
     def start(self) -> None:
         """Reset at the start of a round."""
         self._started = time.perf_counter()
-<<<<<<< HEAD
         self._seconds = {"server": 0.0, "evaluation": 0.0}
-        self._clients: list[tuple[float, dict[str, float]]] = []  # seconds of each, and where they went
+        self._clients: list[tuple[float, dict[str, float]]] = []  # seconds of each, in total and by phase
 
     def server(self) -> AbstractContextManager[None]:
-        """Around work of the server."""
+        """Measure work of the server."""
         return self._measured("server")
 
     def evaluation(self) -> AbstractContextManager[None]:
-        """Around the evaluation."""
+        """Measure an evaluation."""
         return self._measured("evaluation")
 
     @contextmanager
     def _measured(self, part: str) -> Iterator[None]:
-=======
-        self._server = self._evaluation = 0.0
-        self._clients: list[tuple[float, dict[str, float]]] = []  # seconds of each, in total and by phase
-
-    @contextmanager
-    def server(self) -> Iterator[None]:
-        """Measure work of the server."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._server += time.perf_counter() - started
-
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """Measure an evaluation."""
->>>>>>> proseb
         started = time.perf_counter()
         try:
             yield
