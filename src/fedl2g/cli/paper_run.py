@@ -218,16 +218,16 @@ def _run_convergence(study: Study, display: Display) -> None:
 
 def _dataset_paths(given: Iterable[str]) -> dict[str, str]:
     """The files that stand for named datasets: NAME=FILE.npz."""
-    from fedl2g.data.named import CATALOGUE
+    from fedl2g.data.named import CATALOG
     from fedl2g.errors import nearest
 
     paths = {}
     for text in given:
         name, equals, file = text.partition("=")
-        if not equals or name not in CATALOGUE:
+        if not equals or name not in CATALOG:
             raise SettingError(
                 f"--dataset-path: {text!r} does not name a dataset and its file; expected NAME=FILE.npz with NAME one "
-                f"of {', '.join(CATALOGUE)}.{nearest(name, CATALOGUE)}"
+                f"of {', '.join(CATALOG)}.{nearest(name, CATALOG)}"
             )
         path = Path(file).expanduser()
         if not path.exists():
