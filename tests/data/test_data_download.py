@@ -150,4 +150,4 @@ def test_offline_says_which_file_from_where_and_where_to_put_it(server: FileServ
         fetch(RemoteFile(address), tmp_path)
     message = str(caught.value)
     assert message.startswith(f"{address}: file.bin cannot be downloaded")
-    assert message.endswith(f"put the file by hand into {tmp_path}.")
+    assert message.endswith(f"put the file into {tmp_path} by hand")
