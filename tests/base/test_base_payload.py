@@ -83,7 +83,7 @@ def test_a_specification_of_given_tensors_asks_for_exactly_those() -> None:
     check_payload({"weight": torch.zeros(2, 3), "seen": torch.tensor(0)}, tensors_spec(tensors))
     with pytest.raises(PayloadError, match="'seen': has dtype"):
         check_payload({"weight": torch.zeros(2, 3), "seen": torch.tensor(0.0)}, tensors_spec(tensors))
-    with pytest.raises(PayloadError, match="'weight' has shape"):
+    with pytest.raises(PayloadError, match="'weight': has shape"):
         check_payload({"weight": torch.zeros(3, 2), "seen": torch.tensor(0)}, tensors_spec(tensors))
 
 
