@@ -18,13 +18,7 @@ _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?(,cuda:\d+)*")
 
 def check_spelling(field: str, text: str) -> None:
     """Raise SettingError for a malformed `models`, `partition` or `device`."""
-    try:
-        _FORMS[field](text)
-    except SettingError as error:
-        said = str(error).removesuffix(".")
-        if said.startswith(f"{field}:"):
-            raise
-        raise SettingError(f"{field}: {said[:1].lower()}{said[1:]}") from error
+    _FORMS[field](text)
 
 
 def _check_device(text: str) -> None:
@@ -88,8 +82,13 @@ def check_privacy(experiment: Experiment) -> None:
         )
     if experiment.sampler_name != "poisson":
         raise SettingError(
+<<<<<<< HEAD
             f"sampler: {experiment.sampler} is not covered by the privacy guarantee, which requires independent draws "
             "of clients; use poisson, or leave it out"
+=======
+            f"sampler: {experiment.sampler} is not covered by the privacy guarantee, which requires clients to be "
+            "drawn independently; use poisson, or leave it out"
+>>>>>>> prosea
         )
     if experiment.availability.deadline is not None and late == "use":
         raise SettingError(
