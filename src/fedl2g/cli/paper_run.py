@@ -217,28 +217,17 @@ def _run_convergence(study: Study, display: Display) -> None:
 
 
 def _dataset_paths(given: Iterable[str]) -> dict[str, str]:
-<<<<<<< HEAD
     """Parse NAME=FILE.npz: files that replace named datasets."""
-    from fedl2g.data.named import CATALOGUE
-    from fedl2g.errors import choices
-=======
-    """The files that stand for named datasets: NAME=FILE.npz."""
     from fedl2g.data.named import CATALOG
-    from fedl2g.errors import nearest
->>>>>>> prosea
+    from fedl2g.errors import choices
 
     paths = {}
     for text in given:
         name, equals, file = text.partition("=")
         if not equals or name not in CATALOG:
             raise SettingError(
-<<<<<<< HEAD
                 f"--dataset-path: {text!r} is not a dataset and its file; expected NAME=FILE.npz; "
-                f"{choices(name, CATALOGUE)}"
-=======
-                f"--dataset-path: {text!r} does not name a dataset and its file; expected NAME=FILE.npz with NAME one "
-                f"of {', '.join(CATALOG)}.{nearest(name, CATALOG)}"
->>>>>>> prosea
+                f"{choices(name, CATALOG)}"
             )
         path = Path(file).expanduser()
         if not path.exists():

@@ -88,12 +88,8 @@ class Mechanism:
     def noise_for(self, vector: Tensor, purpose: str, *ids: int) -> Tensor:
         """Gaussian noise derived from the vector itself.
 
-        <<<<<<< HEAD
-                A replay after an interruption, with the same vector, repeats the noise. A different vector gets different
-        =======
-                A replay after an interruption, with the same vector, repeats the noise; a different vector gets different
-        >>>>>>> prosea
-                noise, since two vectors under the same noise would reveal their exact difference.
+        A replay after an interruption, with the same vector, repeats the noise. A different vector gets different
+        noise, since two vectors under the same noise would reveal their exact difference.
         """
         name = "/".join([str(self.seed), with_key(purpose), *map(str, ids)])
         digest = hashlib.blake2b(vector.numpy().tobytes(), key=hashlib.sha256(name.encode()).digest()).digest()

@@ -23,15 +23,9 @@ class DataSize:
 
 @cache
 def data_size(dataset: str, image_size: int | None = None) -> DataSize:
-<<<<<<< HEAD
     """The size of a dataset; named datasets and .npz files are not downloaded or decoded for it, others are loaded."""
-    if dataset in CATALOGUE:
-        entry = CATALOGUE[dataset]
-=======
-    """The size of a dataset: of a named one or an .npz file without downloading or decoding it, else by loading it."""
     if dataset in CATALOG:
         entry = CATALOG[dataset]
->>>>>>> prosea
         pixels = image_size or entry.image_size
         return DataSize(entry.images, entry.classes, (3, pixels, pixels))
     if dataset.endswith(".npz"):
