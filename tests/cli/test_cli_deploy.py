@@ -124,7 +124,7 @@ def test_a_site_in_order_passes_every_line(fedl2g: Any, hospitals: Path) -> None
     assert {mark for mark, _ in lines.values()} == {"ok"}
     assert "60 images of shape (3, 16, 16)" in lines["data"][1]
     assert "2 of the federation's 2 classes: zero, one" in lines["labels"][1]
-    assert lines["split"][1] == "45 samples to train on, 15 to test on"
+    assert lines["split"][1] == "45 training samples, 15 test samples"
     assert "site_code:build_model builds" in lines["model"][1]
     assert "10 samples forward and backward, loss 0." in lines["batch"][1]
     assert "TLSv1.3" in lines["server"][1]
@@ -300,7 +300,7 @@ def test_a_deployment_measures_no_layout(fedl2g: Any, hospitals: Path) -> None:
     code, lines = verdicts(fedl2g, hospitals)
     assert code == 1
     assert list(lines) == ["files"]
-    assert "clients of a deployment compute on their own; choose preset" in lines["files"][1]
+    assert "clients of a deployment run on several; choose preset" in lines["files"][1]
 
 
 def test_a_new_federation_is_whole(fedl2g: Any, tmp_path: Path) -> None:
