@@ -79,7 +79,11 @@ def resume(
         raise SettingError(f"{path} is the run of a deployment: `flwr run` (coordinator/run.sh) goes on with it")
     experiment = directory.experiment()
     if experiment.fingerprint != directory.about()["fingerprint"]:
-        raise RunError(f"{path}: experiment.toml and run.json are not of the same run; restore them from a copy")
+        why, remedy = "experiment.toml and run.json are not of the same run", "restore them from a copy"
+        if experiment.layout == "preset":
+            why += ", or a version of fedl2g with other layouts in `preset` began it"
+            remedy += ", or resume it with that version"
+        raise RunError(f"{path}: {why}; {remedy}")
     if execution:
         experiment = Experiment(**{**dict(experiment), "execution": {**dict(experiment.execution), **execution}})
     return _continue(directory, experiment, observers, progress=progress)
