@@ -239,7 +239,7 @@ SPOILED: dict[str, tuple[Any, dict[str, str], set[str]]] = {
     ),
     "a store that is a file": (
         lambda n: replace(n / "site.toml", '"store"', '"ca.crt"'),
-        {"data": "cannot be stored in", "store": "ca.crt"},
+        {"data": "cannot be stored", "store": "ca.crt"},
         {"labels", "split", "batch"},
     ),
     "no key": (lambda n: (n / "node_key").unlink(), {"node key": "node_key"}, set()),
@@ -309,7 +309,7 @@ def test_a_new_federation_is_whole(fedl2g: Any, tmp_path: Path) -> None:
     root = tmp_path / "hospitals"
     files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     assert files == {*FEDERATION, *(f"sites/{site}/{name}" for site in ("north", "south") for name in SITE)}
-    assert f"wrote {len(files)} files in hospitals" in said.out
+    assert f"wrote {len(files)} files to hospitals" in said.out
     coordinator = read_coordinator(root / "coordinator" / "experiment.toml")
     assert coordinator.federation.sites == ("north", "south")
     assert coordinator.federation.classes == ("zero", "one")
