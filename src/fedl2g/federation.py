@@ -1,4 +1,4 @@
-"""The round loop. It knows no method, no engine and no file, and of each policy only the part it plays in a round."""
+"""The round loop. It depends on the interfaces of methods, engines and policies only, and does no file I/O."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fedl2g.round.record import RoundRecord
 
 
 class Observer:
-    """Follows a federation: progress, records, checkpoints, early stop, trackers."""
+    """Callbacks of a federation: progress, metrics, checkpoints, early stopping, trackers."""
 
     def on_start(self, federation: Federation) -> None:
-        """The loop is about to start, or to go on after an interruption."""
+        """Called before the first round of this process, also when a run is resumed."""
 
     def on_round(self, federation: Federation, record: RoundRecord) -> None:
-        """A round is over; `federation.stop(reason)` ends the run after it."""
+        """Called after each round; `federation.stop(reason)` here ends the run."""
 
     def on_end(self, federation: Federation) -> None:
-        """The loop is over (not called when it was interrupted by an error)."""
+        """Called after the last round; not called when an error ended the loop."""
 
 
 class Federation:
-    """Clients behind an engine, a server, and the rounds between them."""
+    """Runs the rounds of an experiment between a method's server half and the clients of an engine."""
 
     def __init__(
         self, experiment: Experiment, server: AnyServerHalf, engine: Engine, observers: Sequence[Observer] = ()
@@ -49,7 +49,7 @@ class Federation:
 
     @property
     def round(self) -> int:
-        """The last round that is over; 0 before the first."""
+        """The last completed round; 0 before the first."""
         return self.history[-1].round if self.history else 0
 
     def stop(self, reason: str) -> None:
@@ -57,7 +57,7 @@ class Federation:
         self.stop_reason = self.stop_reason or reason
 
     def run(self) -> None:
-        """Run to the last round, from wherever the federation is."""
+        """Run the remaining rounds."""
         self._notify(lambda observer: observer.on_start(self))
         if not self.history:
             self.policies.timing.start()
@@ -65,13 +65,13 @@ class Federation:
         while self.round < self.experiment.rounds and self.stop_reason is None:
             round = self.round + 1
             plan = self.policies.sampler.draw(round)
-            if (objection := self.policies.ledger.objection(round, plan)) is not None:
-                self.stop(objection)
+            if (reason := self.policies.ledger.reason_to_stop(round, plan)) is not None:
+                self.stop(reason)
             else:
-                self._play(round, plan)
+                self._run_round(round, plan)
         self._notify(lambda observer: observer.on_end(self))
 
-    def _play(self, round: int, plan: list[int]) -> None:
+    def _run_round(self, round: int, plan: list[int]) -> None:
         policies = self.policies
         policies.timing.start()
         with policies.timing.server():
@@ -88,7 +88,7 @@ class Federation:
         self._finish(record, asked)
 
     def _finish(self, record: RoundRecord, asked: Sequence[int] = ()) -> None:
-        """Evaluate if it is time to, let every policy write its part of the record, tell the observers."""
+        """Evaluate if an evaluation is due, let every policy write its part of the record, notify the observers."""
         evaluator = self.policies.evaluator
         if evaluator.due(record.round):
             with self.policies.timing.evaluation():
@@ -100,11 +100,11 @@ class Federation:
         self._notify(lambda observer: observer.on_round(self, record))
 
     def _broadcast(self, round: int) -> Payload:
-        """What the server sends in a round: made once, for the evaluation before the round and for the round."""
+        """The broadcast of a round, cached: the evaluation before the round and the round itself share it."""
         if self._sent is None or self._sent[0] != round:
             payload = self.server.broadcast(round)
             if not all(bool(torch.isfinite(t).all()) for t in payload.values() if t.is_floating_point()):
-                raise Diverged(f"what the server would send in round {round} holds NaN or infinite values")
+                raise Diverged(f"round {round}: the server's broadcast holds NaN or infinite values")
             self._sent = (round, payload)
         return self._sent[1]
 
@@ -113,7 +113,7 @@ class Federation:
             call(observer)
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and plain values that, with the clients' states, continue the run exactly."""
+        """Tensors and JSON values from which, with the clients' states, the run continues exactly."""
         tensors = {f"server.{name}": tensor for name, tensor in self.server.state_dict().items()}
         values: dict[str, Any] = {"history": [record.to_dict() for record in self.history], "policies": {}}
         for name, policy in self.policies:
@@ -122,7 +122,7 @@ class Federation:
         return tensors, values
 
     def load_state_dict(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """Continue from `state_dict()`; ValueError, KeyError, TypeError or PayloadError if it is none."""
+        """Restore a `state_dict()`; ValueError, KeyError, TypeError or PayloadError if it is malformed."""
         history = [RoundRecord.from_dict(record) for record in values["history"]]
         if [record.round for record in history] != list(range(len(history))):
             raise ValueError("the history has gaps")
@@ -139,5 +139,5 @@ class Federation:
         self._sent = None
 
     def start_over(self) -> None:
-        """Go back to before the first round (the clients' side is `Engine.restore(None)`)."""
+        """Reset the server's side to before the first round; `Engine.restore(None)` resets the clients."""
         self.load_state_dict(*self._start)

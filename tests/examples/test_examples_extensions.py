@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +89,22 @@ def check(name: str, folder: Path) -> None:
 def test_from_a_plugin_file(tmp_path: Path) -> None:
     load_plugin(str(write_toys(tmp_path, "plugin")))
     check("plugin", tmp_path)
+
+
+def test_what_the_docs_show_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "how-to-extend.md").read_text(encoding="utf-8")
+    *blocks, reading = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    path = tmp_path / "from_the_docs.py"
+    path.write_text("\n".join(blocks))
+    load_plugin(str(path))
+    experiment = fedl2g.Experiment(**TINY, sampler="two", aggregation="sign_mean", execution={"engine": "loud"})
+    fedl2g.run(experiment, tmp_path / "runs" / "one")
+    said = re.findall(r"round (\d): (\[.*\])", capsys.readouterr().out)
+    assert [round for round, _ in said] == ["1", "2"]
+    assert all(len(json.loads(clients)) == 2 for _, clients in said)
+    values: dict[str, Any] = {}
+    exec(reading.replace('Path("runs")', f"Path({str(tmp_path / 'runs')!r})"), values)
+    assert list(values["rounds"]) == [0, 1, 2]
 
 
 class Installed:

@@ -30,12 +30,12 @@ def experiment(tmp_path: Path) -> Path:
 
 def test_a_superlink_that_is_gone_is_given_up_after_the_time_set(experiment: Path, tmp_path: Path) -> None:
     grid = HttpGrid("127.0.0.1:9", insecure=True, token="token")  # nobody listens there
-    with pytest.raises(RunError, match=r"the SuperLink could not be reached for 0 s .*start the SuperLink"):
+    with pytest.raises(RunError, match=r"SuperLink: could not be reached for 0 s .*start the SuperLink"):
         server_app.run(grid, experiment, tmp_path / "run")
     assert "ERROR the run stopped: the SuperLink could not be reached" in (tmp_path / "run" / "log.txt").read_text()
     with RunDirectory.open(tmp_path / "run").lock():  # free for the run that goes on
         pass
-    with pytest.raises(SettingError, match=r"`flwr run` \(coordinator/run.sh\) goes on with it"):
+    with pytest.raises(SettingError, match=r"continue it with `flwr run` \(coordinator/run.sh\)"):
         resume(tmp_path / "run")
 
 
@@ -53,10 +53,10 @@ class EndedGrid:
 def test_a_run_that_flower_ends_stops_at_once(experiment: Path, tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
     grid: Any = EndedGrid()
-    with pytest.raises(RunError, match=r"Flower ended it .*start the run again"):
+    with pytest.raises(RunError, match=r"Flower: ended the run .*start the run again"):
         server_app.run(grid, experiment, tmp_path / "run")
     assert signal.getsignal(signal.SIGINT) is before
-    assert "ERROR the run stopped: Flower ended it" in (tmp_path / "run" / "log.txt").read_text()
+    assert "ERROR the run stopped: Flower: ended the run" in (tmp_path / "run" / "log.txt").read_text()
     with RunDirectory.open(tmp_path / "run").lock():
         pass
 
@@ -64,9 +64,9 @@ def test_a_run_that_flower_ends_stops_at_once(experiment: Path, tmp_path: Path) 
 def test_the_next_run_waits_for_a_server_that_is_giving_up(
     experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedl2g.runs.runner._ENDING", 0.5)
+    monkeypatch.setattr("fedl2g.runs.runner._SHUTDOWN_SECONDS", 0.5)
     grid: Any = EndedGrid()
-    with pytest.raises(RunError, match="Flower ended it"):
+    with pytest.raises(RunError, match="Flower: ended the run"):
         server_app.run(grid, experiment, tmp_path / "run")
     started = time.monotonic()
     with RunDirectory.open(tmp_path / "run").lock(), pytest.raises(RunError, match="in use by another process"):

@@ -143,11 +143,11 @@ def test_only_names_methods_and_columns() -> None:
     assert part.methods == ("fedl2g-f",)
     assert [column.name for column in part.columns] == ["pathological/cifar10", "dirichlet/cifar10"]
     assert narrow(data, ()) == data
-    with pytest.raises(SettingError, match="Did you mean 'fedproto'"):
+    with pytest.raises(SettingError, match="did you mean 'fedproto'"):
         narrow(data, ["fedprotto"])
-    with pytest.raises(SettingError, match="Did you mean 'warmup'"):
+    with pytest.raises(SettingError, match="did you mean 'warmup'"):
         paper_experiment("warm_up")
-    with pytest.raises(SettingError, match="Did you mean 'small'"):
+    with pytest.raises(SettingError, match="did you mean 'small'"):
         scale("smal")
 
 

@@ -47,5 +47,5 @@ def test_one_client_with_equal_counts_can_be_drawn(tmp_path: Path) -> None:
 def test_other_formats_are_refused(tmp_path: Path) -> None:
     labels = np.repeat(np.arange(2), 10)
     partition = make_partition("iid", labels, None, clients=1, classes=2, seed=0)
-    with pytest.raises(SettingError, match=r"must end in \.png, \.pdf, \.svg"):
+    with pytest.raises(SettingError, match=r"ends in \.png, \.pdf, \.svg"):
         draw_bubbles(partition, labels, 2, tmp_path / "bubbles.bmp")

@@ -1,4 +1,4 @@
-"""The picture of who was there when."""
+"""The chart of client availability."""
 
 from __future__ import annotations
 
@@ -40,4 +40,4 @@ def test_the_page_shows_it_where_clients_were_away(tmp_path: Path) -> None:
     experiment = Experiment(**tiny, clients=2, rounds=1, availability={"dropout_before": 1.0})
     fedl2g.run(experiment, tmp_path / "run")
     page = write_report([tmp_path / "run"], tmp_path / "page.html", tsne=False).read_text()
-    assert page.count('alt="Who was there when"') == 1
+    assert page.count('alt="Client availability by round"') == 1

@@ -94,7 +94,7 @@ def test_the_privacy_that_was_spent_is_tracked() -> None:
 
 
 def test_an_unknown_tracker_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="Did you mean 'tensorboard'"):
+    with pytest.raises(SettingError, match="did you mean 'tensorboard'"):
         trackers("tensorbord", tmp_path)
 
 
@@ -113,5 +113,5 @@ def test_a_wrong_tracker_is_said_before_any_cell_of_the_paper_is_run(tmp_path: P
     arguments = ["paper", "run", "quiz_size", "--scale", "smoke", "--out", str(tmp_path), "--track", "mlflo"]
     error = CliRunner().invoke(app, arguments).exception
     assert isinstance(error, SettingError)
-    assert "Did you mean 'mlflow'" in str(error)
+    assert "did you mean 'mlflow'" in str(error)
     assert not list(tmp_path.iterdir())

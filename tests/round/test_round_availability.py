@@ -100,7 +100,7 @@ def test_late_replies_are_used_with_their_weight_when_they_arrive() -> None:
         delay = record.round - asked
         assert client in engine.trained[asked]
         assert history[asked - 1].missing[client].startswith(LATE)
-        assert schedule.fate(client, asked).delay == delay
+        assert schedule.outcome(client, asked).delay == delay
         for between in range(asked + 1, record.round + 1):
             assert client not in engine.trained[between]
             assert history[between - 1].away[client] == BUSY

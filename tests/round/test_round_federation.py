@@ -246,7 +246,7 @@ def test_one_broken_client_alone_in_a_round_does_not_end_the_run() -> None:
 
 def test_a_server_that_would_send_nan_ends_the_run() -> None:
     federation = federation_of(lambda round, client: number(client, 3e38 if round == 2 else 1.0))
-    with pytest.raises(Diverged, match="what the server would send in round 3 holds NaN or infinite"):
+    with pytest.raises(Diverged, match="round 3: the server's broadcast holds NaN or infinite"):
         federation.run()
     assert federation.round == 1
 

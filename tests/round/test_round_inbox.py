@@ -18,7 +18,7 @@ from fedl2g.payload import PLAIN, Payload, class_vector_spec
 from fedl2g.round.inbox import Inbox
 from fedl2g.round.record import RoundRecord
 from fedl2g.round.timing import Timing
-from fedl2g.runs.result import summarise
+from fedl2g.runs.result import summarize
 from puppets import puppet_federation
 
 BROKEN: dict[int, Payload] = {
@@ -63,7 +63,7 @@ def test_broken_replies_are_refused_logged_and_counted(caplog: pytest.LogCapture
             assert word in record.refused[client]
     assert federation.server.state_dict()["vectors"].tolist() == [[4.0, 4.0], [0.0, 0.0]]
     assert sum("is refused" in message for message in caplog.messages) == 21
-    result = summarise(federation.history, method="feddistill", seed=0, status="finished", run="")
+    result = summarize(federation.history, method="feddistill", seed=0, status="finished", run="")
     assert result.refused == 21
 
 

@@ -82,7 +82,7 @@ def test_a_method_that_sends_nothing_spends_nothing() -> None:
 def test_without_a_guarantee_nothing_is_kept() -> None:
     ledger = Ledger()
     ledger.spend(1, [0, 1])
-    assert ledger.objection(2, [0]) is None
+    assert ledger.reason_to_stop(2, [0]) is None
     assert ledger.state_dict() == ({}, {})
     record = RoundRecord(1)
     ledger.write(record, ())
@@ -98,11 +98,11 @@ def _ledger() -> PrivacyLedger:
 def test_participations_count_by_client() -> None:
     ledger = _ledger()
     for round, plan in enumerate(([0, 1], [0], [0, 2]), 1):
-        assert ledger.objection(round, plan) is None
+        assert ledger.reason_to_stop(round, plan) is None
         ledger.spend(round, plan)
-    assert ledger.objection(4, [1, 2]) is None  # client 0 took part three times: only it has nothing left
-    assert ledger.objection(4, [1, 0]) == "the privacy budget is spent"
-    assert ledger.objection(4, []) is None
+    assert ledger.reason_to_stop(4, [1, 2]) is None  # client 0 took part three times: only it has nothing left
+    assert ledger.reason_to_stop(4, [1, 0]) == "the privacy budget is spent"
+    assert ledger.reason_to_stop(4, []) is None
 
 
 def test_it_goes_on_from_what_json_made_of_it() -> None:
@@ -112,8 +112,8 @@ def test_it_goes_on_from_what_json_made_of_it() -> None:
     tensors, values = first.state_dict()
     second.load_state_dict(tensors, json.loads(json.dumps(values)))
     assert second.state_dict() == first.state_dict()
-    assert second.objection(4, [5]) == "the privacy budget is spent"
-    assert second.objection(4, [4]) is None
+    assert second.reason_to_stop(4, [5]) == "the privacy budget is spent"
+    assert second.reason_to_stop(4, [4]) is None
     written = []
     for ledger in (first, second):
         record = RoundRecord(3)

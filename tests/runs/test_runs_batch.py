@@ -114,7 +114,7 @@ def test_of_runs_in_processes_of_their_own_one_may_fail(tmp_path: Path, monkeypa
     failures: dict[Path, FedL2GError] = {}
     monkeypatch.setattr(subprocess, "run", ends(2))
     assert [path.name for path, _ in run_all(experiments, jobs=2, failed=failures.__setitem__)] == ["good"]
-    assert [str(error) for error in failures.values()] == [f"the run in {tmp_path / 'bad'} failed: why"]
+    assert [str(error) for error in failures.values()] == [f"{tmp_path / 'bad'}: the run failed: why"]
     with pytest.raises(FedL2GError, match="why"):
         dict(run_all(experiments, jobs=2))
     monkeypatch.setattr(subprocess, "run", ends(130))  # one that was interrupted ends the others too

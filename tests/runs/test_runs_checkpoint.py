@@ -54,7 +54,7 @@ def test_checkpoints_are_ordered_as_numbers(tmp_path: Path) -> None:
     assert [found.round for found in checkpoints(tmp_path)] == [7, 999_999, 1_000_000, 10_000_000]
     assert newest(tmp_path) == Checkpoint(tmp_path / "round-10000000")
     assert newest(tmp_path / "nowhere") is None
-    with pytest.raises(RunError, match="is not a checkpoint"):
+    with pytest.raises(RunError, match="not a checkpoint"):
         _ = Checkpoint(tmp_path / "other").round
 
 
@@ -79,11 +79,11 @@ def test_damage_is_noticed_by_whoever_reads(run: Path, tmp_path: Path) -> None:
     found = newest_of(run)
     client = min(client_files(found.path))
     flip(client_file(found.path, client))
-    with pytest.raises(Damaged, match=rf"client-{client:06d}.safetensors is missing or not as it was written"):
+    with pytest.raises(Damaged, match=rf"client-{client:06d}.safetensors is missing or does not match its digest"):
         found.verify()
-    with pytest.raises(Damaged, match="is not as it was written"):
+    with pytest.raises(Damaged, match="does not match its digest"):
         found.client(client)
-    with pytest.raises(RunError, match=r"round-000002 is damaged .*; restore it from a copy") as told:
+    with pytest.raises(RunError, match=r"round-000002: the checkpoint is damaged .*; restore it from a copy") as told:
         export_client(run, client, tmp_path / "model")
     assert (told.value.exit_code, "\n" in str(told.value)) == (2, False)
     assert not (tmp_path / "model").exists()
@@ -106,7 +106,7 @@ def test_a_changed_number_of_the_history_is_damage(run: Path) -> None:
     sealed = json.loads((found.path / "state.json").read_text())
     sealed["state"]["round"] = 3
     (found.path / "state.json").write_text(json.dumps(sealed))
-    with pytest.raises(Damaged, match="not as it was written"):
+    with pytest.raises(Damaged, match="does not match its digest"):
         _ = found.state
 
 

@@ -209,7 +209,7 @@ def test_a_users_own_code_needs_no_trust_when_the_user_names_it_again(scene: Sce
     mine = Experiment(**TINY, method="fedproto", models="evil:network")
     before = RunDirectory(path).result()
     assert fedl2g.run(mine, path) == before
-    assert RunDirectory.open_own(path, mine)[0].experiment() == mine
+    assert RunDirectory.open_for(path, mine)[0].experiment() == mine
     (path / "result.json").unlink()
     again = fedl2g.run(mine, path)
     assert before is not None
@@ -222,18 +222,18 @@ def test_a_users_experiment_runs_no_code_that_only_the_directory_names(scene: Sc
     mine = Experiment(**TINY, method="fedproto", models="small_cnn")
     (path / "result.json").unlink()
     assert fedl2g.run(mine, path).status == "finished"
-    directory, _ = RunDirectory.open_own(path, mine)
+    directory, _ = RunDirectory.open_for(path, mine)
     with pytest.raises(SettingError, match="--trust"):
         directory.experiment()
     assert not scene.mark.exists()
     with pytest.raises(RunError, match="holds another experiment"):
-        RunDirectory.open_own(path, Experiment(**TINY, method="local", models="small_cnn"))
+        RunDirectory.open_for(path, Experiment(**TINY, method="local", models="small_cnn"))
 
 
 def test_a_file_and_a_directory_that_do_not_belong_together_are_not_resumed(scene: Scene, sound: Path) -> None:
     path = scene.forge(sound, {"client_lr": 0.5})
     (path / "result.json").unlink()
-    with pytest.raises(RunError, match=r"experiment\.toml and run\.json are not of the same run"):
+    with pytest.raises(RunError, match=r"experiment\.toml and run\.json belong to different runs"):
         fedl2g.resume(path)
 
 

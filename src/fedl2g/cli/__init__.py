@@ -1,4 +1,4 @@
-"""The command `fedl2g`: one module for each kind of command; heavy imports (torch, pydantic) stay inside functions."""
+"""The command `fedl2g`: one module per group of commands; heavy imports (torch, pydantic) stay inside functions."""
 
 from __future__ import annotations
 
@@ -40,10 +40,12 @@ for command in (
 
 
 def main() -> NoReturn:
-    """Run the command; a FedL2GError is one sentence on stderr and its exit code."""
+    """Run the command; a FedL2GError becomes one sentence on stderr and its exit code."""
     logging.basicConfig(format="fedl2g: %(message)s", level=logging.WARNING, stream=sys.stderr)
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")  # its own use of torch.jit in the JVP
-    sys.path.append(os.getcwd())  # so that "my_models:network" is found where the user stands
+    warnings.filterwarnings(
+        "ignore", category=FutureWarning, module="torch"
+    )  # from torch's internal use of torch.jit in the JVP
+    sys.path.append(os.getcwd())  # so that "my_models:network" is found in the working directory
     try:
         code = app(standalone_mode=False)
     except FedL2GError as error:
@@ -52,8 +54,8 @@ def main() -> NoReturn:
         _fail(error.format_message(), error.exit_code)
     except click.Abort as error:
         if isinstance(error.__cause__, KeyboardInterrupt):
-            _fail("stopped at once; a run goes on from its last checkpoint with `fedl2g resume RUN`", 130)
-        _fail("nothing was started", 1)  # the user said no to a question
+            _fail("interrupted; continue a run from its last checkpoint with `fedl2g resume RUN`", 130)
+        _fail("nothing was started", 1)  # the user declined a prompt
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -1,4 +1,4 @@
-"""`fedl2g methods`, `models`, `datasets` and `explain`: what there is to choose from."""
+"""`fedl2g methods`, `models`, `datasets` and `explain`: list the available choices."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def list_models(time: bool, size: int, classes: int, as_json: bool, quiet: bool)
 @click.command("datasets")
 @json_option
 def list_datasets(as_json: bool) -> None:
-    """List the datasets known by name, and what else can be given."""
+    """List the named datasets and the other accepted forms."""
     from fedl2g.data import describe_datasets
 
     names = ("name", "description", "images", "classes", "image_size", "domains", "download_megabytes")
@@ -86,10 +86,10 @@ def list_datasets(as_json: bool) -> None:
 
 
 @click.command("explain")
-@click.argument("setting", required=False, help="A setting, e.g. rounds or method.server_lr; all when absent.")
+@click.argument("setting", required=False, help="A setting, e.g. rounds or method.server_lr; all if omitted.")
 @plugin_option
 def explain_setting(setting: str | None) -> None:
-    """Explain a setting: what it means, what it may be, its default."""
+    """Explain a setting: its meaning, allowed values and default."""
     from fedl2g.experiment import documented_fields, explain
 
     for name, text in documented_fields() if setting is None else [(setting, explain(setting))]:

@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     "--methods",
     default="local,fedl2g-l,fedl2g-f",
     show_default=True,
-    help="Methods, with options where wanted: local,fedl2g-f,fedl2g-f:server_lr=0",
+    help="Methods, optionally with options: local,fedl2g-f,fedl2g-f:server_lr=0",
 )
 @click.option(
-    "--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Number of seeds, from --seed on."
+    "--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Number of seeds, starting at --seed."
 )
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Runs at the same time, each in a process of its own.",
+    help="Number of concurrent runs, each in its own process.",
 )
 @out_option
 @plugin_option
@@ -74,22 +74,22 @@ def _run(comparison: Comparison, display: Display, jobs: int, track: str) -> Non
     from fedl2g.runs.tracking import trackers
     from fedl2g.setup import load_data
 
-    # Once for all runs, here: a dataset that cannot be had is said before any is started.
+    # Once for all runs, so that a missing dataset is reported before any run starts.
     with display.working("loading data") as tick:
         data = load_data(next(iter(comparison.experiments.values())), tick)
     if track:
-        os.environ["FEDL2G_TRACK"] = track  # for runs in processes of their own
+        os.environ["FEDL2G_TRACK"] = track  # for runs in subprocesses
 
     def watch(path: Path) -> list[Observer]:
         return [display.follow(path.name), *trackers(track, path)]
 
     def failed(path: Path, error: FedL2GError) -> None:
         comparison.failures[path] = error
-        display.say(f"{path.name}: could not be run")
+        display.print(f"{path.name}: failed")
 
     for path, result in run_all(comparison.experiments, jobs=jobs, watch=watch, failed=failed, data=data):
         comparison.add(path, result)
-        display.say(f"{path.name}: best accuracy {result.best_accuracy:.2%}, round {result.best_round}")
+        display.print(f"{path.name}: best accuracy {result.best_accuracy:.2%}, round {result.best_round}")
 
 
 def _show(comparison: Comparison, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`fedl2g data`: datasets and partitions to look at."""
+"""`fedl2g data`: inspect datasets and partitions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fedl2g.cli.output import Display, print_json, print_line
 
 @click.group("data", cls=OrderedGroup)
 def data_group() -> None:
-    """Look at datasets and partitions."""
+    """Inspect datasets and partitions."""
 
 
 @data_group.command("show", cls=ExperimentCommand, fields=("dataset", "samples", "partition", "clients", "seed"))
-@click.option("-o", "--output", type=PATH, help="Also draw it: PNG, PDF or SVG file.")
+@click.option("-o", "--output", type=PATH, help="Also draw the chart: PNG, PDF or SVG file.")
 @plugin_option
 @json_option
 @quiet_option
 def show_data(settings: Settings, output: Path | None, as_json: bool, quiet: bool) -> None:
-    """Show who holds which classes: the client x class chart of the paper's appendix."""
+    """Show which client holds which classes: the client x class chart of the paper's appendix."""
     experiment = settings.experiment()
     from fedl2g.report.bubbles import bubble_table, draw_bubbles
     from fedl2g.setup import load_data, partition_of

@@ -1,4 +1,4 @@
-"""`fedl2g deploy` and `fedl2g export`: set up a federation of institutions, verify a site, take a model away."""
+"""`fedl2g deploy` and `fedl2g export`: set up a federation of institutions, check a site, export a model."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ def deploy_group() -> None:
 
 @deploy_group.command("new")
 @click.argument("folder", type=PATH, help="The folder to write.")
-@click.option("--site", "sites", multiple=True, required=True, help="A site's name; give one for each institution.")
-@click.option("--class", "classes", multiple=True, required=True, help="A class's name; give one for each class.")
+@click.option("--site", "sites", multiple=True, required=True, help="Name of a site; repeat for each institution.")
+@click.option("--class", "classes", multiple=True, required=True, help="Name of a class; repeat for each class.")
 @click.option("--image-shape", default="3,64,64", show_default=True, help="channels,height,width of the images")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The coordinator's name or address, as the sites reach it."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Host name or address at which the sites reach the coordinator.",
 )
 @click.option("--port", type=int, default=8443, show_default=True, help="The port of the coordinator's SuperLink.")
 def new_federation(
@@ -39,7 +42,7 @@ def new_federation(
         )
     channels, height, width = map(int, parts)
     written = scaffold(Plan(folder, sites, classes, (channels, height, width), host, port))
-    print_line(f"wrote {len(written)} files in {folder}; {folder / 'README.md'} says what to do with them")
+    print_line(f"wrote {len(written)} files to {folder}; next steps: {folder / 'README.md'}")
 
 
 @deploy_group.command("key")
@@ -48,7 +51,7 @@ def make_key(path: Path) -> None:
     """Make a node's key pair."""
     from fedl2g.deploy.keys import write_key_pair
 
-    print_line(f"wrote {path} (keep it) and {write_key_pair(path)} (send it to the coordinator)")
+    print_line(f"wrote {path} (keep it secret) and {write_key_pair(path)} (send it to the coordinator)")
 
 
 @deploy_group.command("check")
@@ -58,7 +61,7 @@ def make_key(path: Path) -> None:
 @trust_option
 @click.pass_context
 def check_site(context: click.Context, site: Path, experiment: Path, offline: bool, trust: bool) -> None:
-    """Verify a site before it joins: a plain verdict on each line."""
+    """Check a site before it joins: one line per check."""
     from fedl2g.deploy import check
     from fedl2g.engines.flower import require_flower
 
@@ -73,26 +76,28 @@ def check_site(context: click.Context, site: Path, experiment: Path, offline: bo
 
 @deploy_group.command("practice")
 @click.argument("folder", type=PATH, help="The folder that `deploy new` wrote.")
-def fill_with_digits(folder: Path) -> None:
-    """Fill the sites' data folders with pictures of digits, to practise on one machine."""
+def write_practice_images(folder: Path) -> None:
+    """Fill the sites' data folders with images of digits, to practise on one machine."""
     from fedl2g.deploy.practice import write_practice_data
 
-    print_line(f"wrote {write_practice_data(folder)} pictures of digits into the data folders of {folder / 'sites'}")
+    print_line(f"wrote {write_practice_data(folder)} images of digits to the data folders of {folder / 'sites'}")
 
 
 @click.command("export")
 @click.argument("source", type=PATH, help="A site's file (site.toml), or a run directory with --client.")
 @click.option("--out", type=PATH, required=True, help="The folder to write the model into.")
 @click.option("--client", type=int, help="Which client of a run directory.")
-@click.option("--run", help="Which run of a site, when it took part in several.")
+@click.option("--run", help="Which run of a site, if it took part in several.")
 @trust_option
 def export_model(source: Path, out: Path, client: int | None, run: str | None, trust: bool) -> None:
-    """Write a client's trained model for use elsewhere: weights (safetensors) and a program that predicts."""
+    """Export a client's trained model: weights (safetensors) and a TorchScript program."""
     from fedl2g.deploy.export import export_client, export_site
 
     if source.is_dir():
         if client is None:
-            raise SettingError(f"--client: missing, but {source} is a run directory; name the client, --client 0")
+            raise SettingError(
+                f"--client: missing; {source} is a run directory; name the client, for example --client 0"
+            )
         written = export_client(source, client, out, trust=trust)
     else:
         written = export_site(source, out, run=run, trust=trust)

@@ -1,4 +1,4 @@
-"""Commands that consist of commands."""
+"""Groups of commands."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import click
 
 
 class OrderedGroup(click.Group):
-    """A group whose help lists the commands in the order in which they were added, most used first."""
+    """A group whose help lists commands in the order they were added, most used first."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the commands; click would sort them."""
+        """The command names, unsorted."""
         return list(self.commands)

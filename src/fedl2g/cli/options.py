@@ -1,7 +1,7 @@
-"""The options that several commands share, each declared once; those of an experiment are made from its fields.
+"""Options shared by several commands; the options of an experiment are generated from its fields.
 
-To give a setting an option of its own, add its name to `FIELDS`: name, type and help come from the experiment. Every
-setting, with or without an option of its own, can be given with --set.
+To give a setting its own option, add its name to `FIELDS`: name, type and help come from the experiment. Every setting
+can also be given with --set.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FIELDS = (
     "device",
     "execution.profile",
 )
-"""The settings that have options of their own, in the order of the help; a dot reaches into a table."""
+"""The settings with their own options, in the order of the help; a dot separates table and key."""
 
 PATH = click.Path(path_type=Path)
 
@@ -47,26 +47,24 @@ def _load_plugins(context: click.Context, option: click.Parameter, names: tuple[
         load_plugin(name)
 
 
-# Eager: a plugin is imported before anything that it may register is asked for.
+# Eager: plugins must be imported before the names they register are looked up.
 plugin_option = click.option(
     "--plugin",
     multiple=True,
     is_eager=True,
     expose_value=False,
     callback=_load_plugins,
-    help="Your own Python file or module to import first.",
+    help="A Python file or module to import first, for example to register a method.",
 )
 out_option = click.option("--out", type=PATH, help="The directory to write to.")
 track_option = click.option(
-    "--track", default="", envvar="FEDL2G_TRACK", help="Also write to trackers: tensorboard,mlflow."
+    "--track", default="", envvar="FEDL2G_TRACK", help="Also log to trackers: tensorboard,mlflow."
 )
 trust_option = click.option(
-    "--trust", is_flag=True, help="Import the Python code that the run's or site's own file names."
+    "--trust", is_flag=True, help="Allow importing Python code named by the run's or site's file."
 )
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object as the last line, and nothing else."
-)
-quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
+quiet_option = click.option("--quiet", is_flag=True, help="Do not show progress.")
 run_argument = click.argument("directory", metavar="RUN", type=PATH, help="The run directory.")
 runs_argument = click.argument(
     "runs", metavar="RUN...", nargs=-1, required=True, type=PATH, help="Run directories, or folders of runs."
@@ -74,19 +72,19 @@ runs_argument = click.argument(
 
 
 def without(*names: str) -> tuple[str, ...]:
-    """`FIELDS` for a command to which some of them mean nothing."""
+    """`FIELDS` without those that do not apply to a command."""
     return tuple(name for name in FIELDS if name not in names)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user said of an experiment: a file, and what is laid over it under the names that --set takes."""
+    """The settings given on the command line: an experiment file and overrides, named as for --set."""
 
     overrides: dict[str, Any]
     file: Path | None = None
 
     def experiment(self) -> Experiment:
-        """The experiment, checked; what was not given has its default."""
+        """The validated experiment; omitted settings have their defaults."""
         from fedl2g.experiment import Experiment, overlay
 
         if self.file is None:
@@ -94,7 +92,7 @@ class Settings:
         return Experiment.from_file(self.file, self.overrides)
 
     def with_method(self, text: str) -> Settings:
-        """The same with another method, given as its name and its options: fedl2g-f:server_lr=0:warmup_rounds=5."""
+        """The same settings with another method, given as name and options: fedl2g-f:server_lr=0:warmup_rounds=5."""
         from fedl2g.experiment import parse_override
 
         name, *options = text.strip().split(":")
@@ -103,11 +101,10 @@ class Settings:
 
 
 class ExperimentCommand(click.Command):
-    """A command about an experiment: its function gets all that was said of it as one argument, `settings`.
+    """A command with the options of an experiment; its function gets them as one argument, `settings`.
 
-    The command takes an option for each of `fields` and, unless `whole` is false, the experiment's file and --set. The
-    options are made when the command is used, not when it is declared: they need the experiment's fields, and
-    `fedl2g --help` must not wait for pydantic.
+    The command has an option for each of `fields` and, unless `whole` is false, the experiment file and --set. The
+    options are generated lazily: they need the experiment's fields, and `fedl2g --help` must not import pydantic.
     """
 
     def __init__(self, *args: Any, fields: Sequence[str] = FIELDS, whole: bool = True, **attributes: Any) -> None:
@@ -121,12 +118,12 @@ class ExperimentCommand(click.Command):
         return {name: field_option(name) for name in self.fields}
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Click's own list, with the experiment's options before those of the command."""
+        """The experiment's options, followed by those of the command."""
         file, changes = ([_FILE], [_SET]) if self.whole else ([], [])
         return [*file, *self.field_options.values(), *changes, *super().get_params(ctx)]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Call the command's function with `settings` in place of the single options; --set has the last word."""
+        """Call the command's function with `settings` instead of the single options; --set takes precedence."""
         from fedl2g.experiment import parse_override
 
         given = {name: ctx.params.pop(option.name) for name, option in self.field_options.items()}
@@ -136,7 +133,7 @@ class ExperimentCommand(click.Command):
         return super().invoke(ctx)
 
 
-_FILE = click.Argument(["file"], required=False, type=PATH, help="An experiment file (TOML); options are laid over it.")
+_FILE = click.Argument(["file"], required=False, type=PATH, help="An experiment file (TOML); options override it.")
 _SET = click.Option(
     ["--set"],
     multiple=True,
@@ -146,7 +143,7 @@ _SET = click.Option(
 
 
 def field_of(setting: str) -> FieldInfo:
-    """The experiment's field behind the name of a setting, such as `rounds` or `execution.engine`."""
+    """The experiment's field for a setting such as `rounds` or `execution.engine`."""
     from fedl2g.experiment import Experiment
 
     *tables, name = setting.split(".")
@@ -158,9 +155,9 @@ def field_of(setting: str) -> FieldInfo:
 
 
 def field_option(setting: str) -> click.Option:
-    """The option that sets one field: `--engine` for `execution.engine`; None when it is not given.
+    """The option for one field, such as `--engine` for `execution.engine`; None if it is not given.
 
-    Click only tells numbers from words; what else is wrong with a value, the experiment says.
+    Click only parses numbers; the experiment validates the values.
     """
     field = field_of(setting)
     flag = setting.rpartition(".")[2].replace("_", "-")

@@ -1,4 +1,4 @@
-"""What commands write: results on stdout, progress on stderr."""
+"""Output of commands: results on stdout, progress on stderr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_line(text: str) -> None:
-    """Print a line as it is: nothing in it is markup."""
+    """Print a line verbatim, without rich markup."""
     sys.stdout.write(text + "\n")
 
 
@@ -25,7 +25,7 @@ def print_json(value: object) -> None:
 
 
 def print_tables(*tables: RenderableType) -> None:
-    """Print tables that fit the terminal; a pipe or a file has room for whole ones."""
+    """Print tables fitted to the terminal, or 140 columns wide to a pipe or file."""
     from rich.console import Console
 
     console = Console() if sys.stdout.isatty() else Console(width=140)
@@ -34,7 +34,7 @@ def print_tables(*tables: RenderableType) -> None:
 
 
 class Display:
-    """What a command shows on stderr while it works; nothing when quiet. As a context, it cleans up at its end."""
+    """Progress of a command on stderr, nothing if quiet; a context manager that closes all progress displays."""
 
     def __init__(self, quiet: bool) -> None:
         from fedl2g.runs.console import progress_console
@@ -50,7 +50,7 @@ class Display:
             progress.close()
 
     def follow(self, title: str = "") -> RoundProgress:
-        """The observer that shows the progress of one run, from the loading of its data on."""
+        """An observer that shows the progress of one run, including the loading of its data."""
         from fedl2g.runs.progress import RoundProgress
 
         self._followed.append(RoundProgress(self.console, title))
@@ -58,12 +58,12 @@ class Display:
 
     @contextmanager
     def working(self, what: str) -> Iterator[Callable[[str, int, int | None], None]]:
-        """Show what goes on; yields the callback that work reports (what, done, total) to."""
+        """Show a status while the block runs; yields a progress callback (step, done, total)."""
         from fedl2g.runs.console import working
 
         with working(self.console, what) as tick:
             yield tick
 
-    def say(self, text: str) -> None:
-        """A line between the progress of two runs."""
+    def print(self, text: str) -> None:
+        """Print a line between the progress of two runs."""
         self.console.print(text, highlight=False, markup=False)

@@ -1,4 +1,4 @@
-"""`fedl2g paper`: list the paper's experiments and show ours beside theirs; `paper_run` runs them."""
+"""`fedl2g paper`: list the paper's experiments and show our results beside the paper's; `paper_run` runs them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def paper_group(context: click.Context, as_json: bool) -> None:
-    """The paper's tables and figures: list, run, show ours beside theirs."""
+    """The paper's tables and figures: list, run, compare with ours."""
     if context.invoked_subcommand is not None:
         return
     from fedl2g.paper.catalog import paper_experiments
@@ -58,12 +58,12 @@ paper_group.add_command(run_paper_experiment)
 @only_option
 @seeds_option
 @study_option
-@click.option("--to", type=PATH, help="Where to write; OUT/SCALE/NAME.* when absent.")
+@click.option("--to", type=PATH, help="Folder to write to; OUT/SCALE if omitted.")
 @json_option
 def show_paper_experiment(
     name: str, scale: str, only: tuple[str, ...], seeds: int | None, out: Path, to: Path | None, as_json: bool
 ) -> None:
-    """Show an experiment as the paper does, ours beside theirs; writes Markdown, CSV and LaTeX, or the figure."""
+    """Show an experiment as in the paper, with our results; writes Markdown, CSV and LaTeX, or the figure."""
     from fedl2g.paper.catalog import narrow, paper_experiment
     from fedl2g.paper.study import Study
 
@@ -99,7 +99,9 @@ def _show_table(experiment: PaperExperiment, study: Study, seeds: int | None, st
         for file, text in zip(files, texts.values(), strict=True):
             write_text(file, text)
     except OSError as error:
-        raise SettingError(f"--to: cannot write to {stem.parent}: {reason_of(error)}; choose another folder") from error
+        raise SettingError(
+            f"--to: {stem.parent} cannot be written ({reason_of(error)}); choose another folder"
+        ) from error
     if as_json:
         print_json({"cells": _cells(sheets), "notes": notes, "files": list(map(str, files))})
         return

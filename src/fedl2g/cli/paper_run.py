@@ -1,4 +1,4 @@
-"""`fedl2g paper run`: the cells of one experiment of the paper, with an estimate of how long they take."""
+"""`fedl2g paper run`: run the cells of one of the paper's experiments, with a time estimate."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ study_option = click.option(
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Cells at the same time, each in a process of its own.",
+    help="Number of concurrent cells, each in its own process.",
 )
 @click.option(
     "--dataset-path",
     "dataset_paths",
     multiple=True,
     metavar="NAME=FILE.npz",
-    help="Use these images in place of a named dataset.",
+    help="Use this file instead of a named dataset.",
 )
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Lay a setting over every cell.")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Override a setting in every cell.")
 @study_option
 @track_option
-@click.option("--yes", is_flag=True, help="Do not ask, however long it will take.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation of long runs.")
 @click.option("--dry-run", is_flag=True, help="Print the cells and the time estimate only.")
 @json_option
 @quiet_option
@@ -73,7 +73,7 @@ def run_paper_experiment(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run all cells of an experiment that are not over yet; stop it any time and run it again."""
+    """Run all unfinished cells of an experiment; can be interrupted and run again."""
     from fedl2g.experiment import parse_override
     from fedl2g.paper.catalog import paper_experiment
     from fedl2g.paper.study import Study
@@ -92,23 +92,23 @@ def run_paper_experiment(
         cells = study.cells(experiment, seeds, only)
         from fedl2g.runs.tracking import trackers
 
-        trackers(track, study.folder)  # a wrong name is said once and now, not of every cell
+        trackers(track, study.folder)  # report a wrong name once, not for every cell
         work = _Work(study, cells, jobs, display)
         work.announce(experiment)
-        if work.waiting and not dry_run:
+        if work.pending and not dry_run:
             work.ask(yes)
             work.run(track)
     outcomes = work.outcomes()
     if as_json:
         print_json(outcomes)
     elif not dry_run:
-        print_line(f"{outcomes['finished']} of {outcomes['cells']} cells are there; the table: {show_it}")
+        print_line(f"{outcomes['finished']} of {outcomes['cells']} cells are finished; show them with `{show_it}`")
         for line in outcomes["failed"] + outcomes["diverged"]:
             print_line(f"  {line}")
 
 
 class _Work:
-    """The cells of one experiment: those that are over, those that wait, and how long these take at most."""
+    """The cells of one experiment, finished and pending, with time estimates for the pending ones."""
 
     def __init__(self, study: Study, cells: Iterable[Cell], jobs: int, display: Display) -> None:
         from fedl2g.runs.estimate import estimate_seconds
@@ -117,46 +117,46 @@ class _Work:
         self.jobs = jobs
         self.display = display
         self.cells = {cell.folder: cell for cell in cells}
-        self.waiting = {folder: cell for folder, cell in self.cells.items() if study.result(cell) is None}
+        self.pending = {folder: cell for folder, cell in self.cells.items() if study.result(cell) is None}
         self.estimates: dict[str, float] = {}
         with display.console.status("measuring the step times of the architectures"):
-            for folder, cell in self.waiting.items():
+            for folder, cell in self.pending.items():
                 try:
                     self.estimates[folder] = estimate_seconds(study.experiment(cell))
-                except SettingError:  # the run will meet the same error, and note it
+                except SettingError:  # the run will raise and report the same error
                     self.estimates[folder] = 0.0
 
     @property
     def seconds(self) -> float:
-        """What the waiting cells take at most."""
+        """An upper bound on the time of the pending cells."""
         return sum(self.estimates.values()) / self.jobs
 
     def announce(self, experiment: PaperExperiment) -> None:
-        """Say what there is to do and how long it can take."""
+        """Print the number of pending cells and the time estimate."""
         from fedl2g.runs.estimate import duration
 
-        self.display.say(
+        self.display.print(
             f"{experiment.name}, scale {self.study.scale.name}: {len(self.cells)} runs, "
-            f"{len(self.cells) - len(self.waiting)} are over, {len(self.waiting)} to go; "
+            f"{len(self.cells) - len(self.pending)} finished, {len(self.pending)} to run; "
             f"at most {duration(self.seconds)} on this machine with {self.jobs} at a time"
         )
 
     def ask(self, yes: bool) -> None:
-        """Let the user say no to hours of work."""
+        """Ask for confirmation if the cells may take hours."""
         from fedl2g.runs.estimate import duration
 
         if self.seconds > ASK_ABOVE_SECONDS and not yes and on_a_terminal():
             click.confirm(f"This can take {duration(self.seconds)}. Start?", abort=True)
 
     def run(self, track: str) -> None:
-        """Run the waiting cells, with a line for each that is over."""
+        """Run the pending cells, and print a line for each one that ends."""
         from fedl2g.paper.study import Pace, run_cells
         from fedl2g.runs.estimate import duration
         from fedl2g.runs.tracking import trackers
 
         if track:
-            os.environ["FEDL2G_TRACK"] = track  # for cells in processes of their own
-        numbers = {folder: f"[{number}/{len(self.waiting)}]" for number, folder in enumerate(self.waiting, 1)}
+            os.environ["FEDL2G_TRACK"] = track  # for cells in subprocesses
+        numbers = {folder: f"[{number}/{len(self.pending)}]" for number, folder in enumerate(self.pending, 1)}
 
         def watch(cell: Cell) -> list[Observer]:
             progress = self.display.follow(f"{numbers[cell.folder]} {_title(cell)}")
@@ -166,11 +166,11 @@ class _Work:
         outcomes = run_cells(self.study, self.cells.values(), jobs=self.jobs, watch=watch)
         for number, outcome in enumerate(outcomes, 1):
             left = pace.finish(outcome.cell)
-            more = f"; about {duration(left)} left" if number < len(self.waiting) else ""
-            self.display.say(f"[{number}/{len(self.waiting)}] {_title(outcome.cell)}: {_ending(outcome)}{more}")
+            more = f"; about {duration(left)} left" if number < len(self.pending) else ""
+            self.display.print(f"[{number}/{len(self.pending)}] {_title(outcome.cell)}: {_ending(outcome)}{more}")
 
     def outcomes(self) -> dict[str, Any]:
-        """What became of all cells, as plain values."""
+        """The outcomes of all cells as JSON values."""
         results = {folder: self.study.result(cell) for folder, cell in self.cells.items()}
         failures: Mapping[str, str] = self.study.failures()
         return {
@@ -191,7 +191,7 @@ class _Work:
 
 
 def on_a_terminal() -> bool:
-    """Whether there is somebody to ask."""
+    """Whether stdin is a terminal, so that the user can be asked."""
     return sys.stdin.isatty()
 
 
@@ -201,7 +201,7 @@ def _title(cell: Cell) -> str:
 
 def _ending(outcome: Outcome) -> str:
     if outcome.result is None:
-        return f"could not be run ({outcome.reason})"
+        return f"failed ({outcome.reason})"
     if outcome.result.status == "diverged":
         return f"diverged in round {outcome.result.rounds + 1}"
     return f"{outcome.result.best_accuracy:.2%} in round {outcome.result.best_round}"
@@ -211,26 +211,26 @@ def _run_convergence(study: Study, display: Display) -> None:
     from fedl2g.paper.convergence import run_convergence
 
     study.save()
-    with display.console.status("running the small problem"):
+    with display.console.status("running the convergence experiment"):
         path = run_convergence(study.folder / "convergence.json", smoke=study.scale.name == "smoke")
     print_line(str(path))
 
 
 def _dataset_paths(given: Iterable[str]) -> dict[str, str]:
-    """The files that stand for named datasets: NAME=FILE.npz."""
+    """Parse NAME=FILE.npz: files that replace named datasets."""
     from fedl2g.data.named import CATALOG
-    from fedl2g.errors import nearest
+    from fedl2g.errors import choices
 
     paths = {}
     for text in given:
         name, equals, file = text.partition("=")
         if not equals or name not in CATALOG:
             raise SettingError(
-                f"--dataset-path: {text!r} does not name a dataset and its file; expected NAME=FILE.npz with NAME one "
-                f"of {', '.join(CATALOG)}.{nearest(name, CATALOG)}"
+                f"--dataset-path: {text!r} is not a dataset and its file; expected NAME=FILE.npz; "
+                f"{choices(name, CATALOG)}"
             )
         path = Path(file).expanduser()
         if not path.exists():
-            raise SettingError(f"--dataset-path: there is no file {file}; correct the path of {name}")
+            raise SettingError(f"--dataset-path: {file} does not exist; correct the path of {name}")
         paths[name] = str(path.resolve())
     return paths

@@ -1,4 +1,4 @@
-"""`fedl2g probe`: what the uploads of a method give away."""
+"""`fedl2g probe`: measure what the uploads of a method leak."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedl2g.cli.output import Display, print_json, print_tables
 @json_option
 @quiet_option
 def probe_methods(settings: Settings, methods: str, as_json: bool, quiet: bool) -> None:
-    """Attack the uploads: how well do they tell which classes a client has, and which samples? Scores and accuracy."""
+    """Measure leakage: how well an attacker infers a client's classes and samples from its uploads."""
     experiments = [settings.with_method(method).experiment() for method in methods.split(",")]
     from fedl2g.leakage.probe import probe
 

@@ -1,4 +1,4 @@
-"""`fedl2g report` and `fedl2g plot`: runs as a page or as a figure."""
+"""`fedl2g report` and `fedl2g plot`: show runs as an HTML page or a figure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIGURES = ("curves", "loss-increase", "communication", "tsne", "bubbles")
 @trust_option
 @quiet_option
 def write_page(runs: tuple[Path, ...], output: Path, title: str, tsne: bool, trust: bool, quiet: bool) -> None:
-    """Write one HTML page about runs that opens offline: curves, costs, clients, guiding vectors, settings."""
+    """Write a self-contained HTML page about runs: curves, costs, clients, guiding vectors, settings."""
     from fedl2g.report.page import write_report
 
     with Display(quiet) as display, display.working("reading runs") as tick:
@@ -41,7 +41,7 @@ def write_page(runs: tuple[Path, ...], output: Path, title: str, tsne: bool, tru
 @click.option("--figure", type=click.Choice(FIGURES), default="curves", show_default=True, help="What to draw.")
 @trust_option
 def draw_figure(runs: tuple[Path, ...], output: Path | None, figure: str, trust: bool) -> None:
-    """Draw a figure of runs for a paper: curves (seeds become a band), loss increase, costs, t-SNE, who holds what."""
+    """Draw a figure of runs for a paper: curves (seeds become a band), loss increase, costs, t-SNE, partition."""
     from fedl2g.report import figures
     from fedl2g.report.collect import group_runs, read_runs
 
@@ -69,7 +69,7 @@ def _draw_bubbles(run: Run, target: Path) -> None:
     dataset = cached_dataset(str(run.directory.about()["dataset_fingerprint"]))
     if dataset is None:
         raise SettingError(
-            f"dataset: {run.settings['dataset']!r} is not in this machine's cache; load it with `fedl2g data show`"
+            f"dataset: {run.settings['dataset']!r} is not in the local cache; load it with `fedl2g data show`"
         )
     title = f"{dataset.name}, {run.settings['partition']}"
     draw_bubbles(run.directory.partition(), dataset.labels, dataset.classes, target, title)

@@ -1,4 +1,4 @@
-"""`fedl2g run` and `fedl2g resume`: one experiment, from the start or from where it was interrupted."""
+"""`fedl2g run` and `fedl2g resume`: start or continue one experiment."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run_experiment(settings: Settings, out: Path | None, track: str, as_json: bo
 @json_option
 @quiet_option
 def resume_run(settings: Settings, directory: Path, trust: bool, track: str, as_json: bool, quiet: bool) -> None:
-    """Continue an interrupted run to the numbers it would have had."""
+    """Continue an interrupted run; the numbers are those of an uninterrupted one."""
     from fedl2g.runs.runner import resume
     from fedl2g.runs.tracking import trackers
 

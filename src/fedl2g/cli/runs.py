@@ -1,4 +1,4 @@
-"""`fedl2g list` and `fedl2g show`: the runs on disk."""
+"""`fedl2g list` and `fedl2g show`: inspect the runs on disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedl2g.errors import SettingError
 
 
 @click.command("list")
-@click.argument("root", type=PATH, default=Path("runs"), help="The folder to look in; runs when absent.")
+@click.argument("root", type=PATH, default=Path("runs"), help="The folder to search; runs/ if omitted.")
 @json_option
 def list_runs(root: Path, as_json: bool) -> None:
     """List the runs below a folder."""
@@ -21,7 +21,7 @@ def list_runs(root: Path, as_json: bool) -> None:
 
     if not root.exists():
         raise SettingError(
-            f"{root}: there is no such folder; name the one that holds your runs, or start a run with `fedl2g run`"
+            f"{root}: no such folder; name the folder that holds your runs, or start a run with `fedl2g run`"
         )
     rows = [overview(run) for run in find_runs(root)]
     if as_json:
@@ -35,7 +35,7 @@ def list_runs(root: Path, as_json: bool) -> None:
 @trust_option
 @json_option
 def show_run(directory: Path, trust: bool, as_json: bool) -> None:
-    """Show one run: its settings, its machine and what it came to."""
+    """Show one run: result, machine and settings."""
     from fedl2g.runs.directory import RunDirectory
     from fedl2g.runs.overview import overview
 

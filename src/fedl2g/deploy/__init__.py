@@ -1,1 +1,1 @@
-"""A federation of institutions: its files, the Flower apps that run at the coordinator and at each site, and checks."""
+"""Deployment to institutions: scaffold, site checks, export, and the Flower apps of coordinator and sites."""

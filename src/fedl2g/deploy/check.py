@@ -1,4 +1,4 @@
-"""`fedl2g deploy check`: can this site take part? One verdict a line, each found by doing the thing itself."""
+"""`fedl2g deploy check`: checks by trial whether a site can take part."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from fedl2g.data import Dataset
     from fedl2g.setup import Setup
 
-_TIMEOUT = 5.0  # seconds for the coordinator to answer
+_TIMEOUT = 5.0  # seconds
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was tried, whether it works, and what was found."""
+    """The outcome of one check."""
 
     what: str
     good: bool
@@ -35,19 +35,19 @@ class Verdict:
 def check_site(
     site_path: Path, experiment_path: Path, *, offline: bool = False, trust: bool = False
 ) -> Iterator[Verdict]:
-    """Try everything a site needs; what depends on a failed step is not tried. Code in its file is run with `trust`."""
+    """Run all checks; those that depend on a failed one are skipped. Code named by the site file needs `trust`."""
     try:
         file, coordinator = read_site(site_path, trust=trust), read_coordinator(experiment_path)
     except FedL2GError as error:
         yield Verdict("files", False, str(error))
         return
     yield _identity(file, coordinator)
-    yield from _learning(file, coordinator)
+    yield from _training(file, coordinator)
     yield _try("store", lambda: _writable(file.path(file.store)))
     yield _try("node key", lambda: _private_key(file))
-    yield _try("certificate", lambda: _authority(file))
+    yield _try("certificate", lambda: _certificate(file))
     if not offline:
-        yield _try("server", lambda: _reach(file))
+        yield _try("server", lambda: _connect(file))
 
 
 def _try(what: str, attempt: Callable[[], str]) -> Verdict:
@@ -62,11 +62,11 @@ def _identity(file: SiteFile, coordinator: Coordinator) -> Verdict:
     known = file.client_id < len(sites) and sites[file.client_id] == file.name
     detail = f"client {file.client_id} is {file.name!r}"
     if not known:
-        detail = f"{detail} here, but the coordinator's sites are {', '.join(f'{n} {s}' for n, s in enumerate(sites))}"
+        detail = f"{detail} here; the coordinator's sites are {', '.join(f'{n} {s}' for n, s in enumerate(sites))}"
     return Verdict("identity", known, detail)
 
 
-def _learning(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
+def _training(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
     """Data, labels, split, model, and one batch forward and backward."""
     from fedl2g.deploy.own_site import load_data, own_site
 
@@ -89,7 +89,7 @@ def _learning(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
 def _labels(dataset: Dataset) -> str:
     held = sorted({int(label) for label in dataset.labels})
     if held[0] < 0 or held[-1] >= dataset.classes:
-        raise ValueError(f"labels run from {held[0]} to {held[-1]}, but the federation has {dataset.classes} classes")
+        raise ValueError(f"labels range from {held[0]} to {held[-1]}; expected 0 to {dataset.classes - 1}")
     return (
         f"{len(held)} of the federation's {dataset.classes} classes: {', '.join(dataset.class_names[k] for k in held)}"
     )
@@ -98,8 +98,8 @@ def _labels(dataset: Dataset) -> str:
 def _split(setup: Setup) -> str:
     train, test = (sum(map(len, part)) for part in (setup.partition.train, setup.partition.test))
     if train < 2 or test < 1:
-        raise ValueError(f"{train} samples to train and {test} to test on are too few")
-    return f"{train} samples to train on, {test} to test on"
+        raise ValueError(f"{train} training and {test} test samples are too few; expected at least 2 and 1")
+    return f"{train} training samples, {test} test samples"
 
 
 def _model(file: SiteFile, coordinator: Coordinator) -> str:
@@ -127,7 +127,7 @@ def _batch(file: SiteFile, coordinator: Coordinator, dataset: Dataset) -> str:
     if not torch.isfinite(loss):
         raise ValueError("the loss of the first batch is not finite")
     if not any(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in half.model.parameters()):
-        raise ValueError("the first batch gives no gradient")
+        raise ValueError("the gradient of the first batch is zero")
     return f"{len(y)} samples forward and backward, loss {float(loss.detach()):.3f}"
 
 
@@ -142,7 +142,7 @@ def _writable(store: Path) -> str:
 
 def _superlink(file: SiteFile) -> tuple[str, Path, Path]:
     if file.superlink is None:
-        raise ValueError("the site file has no table [superlink]")
+        raise ValueError("superlink: the table is missing from the site file")
     link = file.superlink
     return link.address, file.path(link.root_certificates), file.path(link.private_key)
 
@@ -151,27 +151,30 @@ def _private_key(file: SiteFile) -> str:
     key = _superlink(file)[2]
     mode = stat.S_IMODE(key.stat().st_mode)
     if mode & 0o077:
-        raise ValueError(f"{key} can be read by others; run: chmod 600 {key}")
+        raise ValueError(f"{key}: readable by other users; run chmod 600 {key}")
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
     if not isinstance(load_ssh_private_key(key.read_bytes(), None), ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{key} is not an elliptic-curve key; make one with `fedl2g deploy key`")
-    return f"{key} is an elliptic-curve key, readable by its owner alone"
+        raise ValueError(f"{key}: not an elliptic-curve key; make one with `fedl2g deploy key`")
+    return f"{key} is an elliptic-curve key, readable only by its owner"
 
 
-def _authority(file: SiteFile) -> str:
+def _certificate(file: SiteFile) -> str:
     from cryptography import x509
 
     path = _superlink(file)[1]
     certificate = x509.load_pem_x509_certificate(path.read_bytes())
     now = datetime.datetime.now(datetime.UTC)
     if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-        raise ValueError(f"{path} is only valid until {certificate.not_valid_after_utc:%Y-%m-%d}")
+        raise ValueError(
+            f"{path}: not valid now, but from {certificate.not_valid_before_utc:%Y-%m-%d} to "
+            f"{certificate.not_valid_after_utc:%Y-%m-%d}; get the coordinator's current ca.crt"
+        )
     return f"{path} is valid until {certificate.not_valid_after_utc:%Y-%m-%d}"
 
 
-def _reach(file: SiteFile) -> str:
+def _connect(file: SiteFile) -> str:
     address, authority, _ = _superlink(file)
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=str(authority))
@@ -179,4 +182,4 @@ def _reach(file: SiteFile) -> str:
         socket.create_connection((host, int(port)), timeout=_TIMEOUT) as plain,
         context.wrap_socket(plain, server_hostname=host) as secure,
     ):
-        return f"{address} answers, {secure.version()}, certificate signed by our authority"
+        return f"{address} answers, {secure.version()}, certificate signed by {authority.name}"

@@ -1,4 +1,4 @@
-"""The ClientApp of a deployment. A SuperNode starts a process for every message: torch is only loaded to train."""
+"""The ClientApp of a deployment. A SuperNode starts a process per message, so torch is imported only when needed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ _MB = 2**20
 def _site(context: Context) -> SiteFile:
     path, client = context.node_config.get("site"), context.node_config.get("client-id")
     if not isinstance(path, str) or not isinstance(client, int):
-        raise SettingError("start the SuperNode with --node-config 'client-id=0 site=\"/path/to/site.toml\"'")
-    file = read_site(Path(path), trust=True)  # the institution started its SuperNode with this file
+        raise SettingError(
+            "node-config: client-id or site is missing; start the SuperNode with --node-config "
+            "'client-id=0 site=\"/path/to/site.toml\"'"
+        )
+    file = read_site(Path(path), trust=True)  # the institution itself started its SuperNode with this file
     if file.client_id != client:
-        raise SettingError(f"{path} is of client {file.client_id}, but the SuperNode was started as client {client}")
+        raise SettingError(f"{path}: belongs to client {file.client_id}; the SuperNode was started as client {client}")
     return file
 
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Which client lives here."""
-    # The classes of `messages` need torch's payloads: a node says who it is without waiting for them.
+    """Report which client this node is."""
+    # Not through `messages`, which imports torch: the query must be answered quickly.
     from flwr.app import ConfigRecord
 
     try:
@@ -41,7 +44,7 @@ def query(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train in a round, or answer from the store."""
+    """Train in a round, or return the stored reply."""
     return _answer(message, context, training=True)
 
 

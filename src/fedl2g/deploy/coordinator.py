@@ -1,4 +1,4 @@
-"""The coordinator's file: an experiment, and what all sites must agree on (classes, image shape, who takes part)."""
+"""The coordinator's file: the experiment, and what all sites share (classes, image shape, list of sites)."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ class FederationTable(BaseModel):
     @classmethod
     def _distinct(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(names)) != len(names):
-            raise ValueError("names must differ from each other")
+            raise ValueError("names are not unique")
         return names
 
     @field_validator("image_shape")
     @classmethod
     def _positive(cls, shape: tuple[int, int, int]) -> tuple[int, int, int]:
         if min(shape) < 1 or shape[0] > 4:
-            raise ValueError("expected [channels, height, width]")
+            raise ValueError("not an image shape; expected [channels, height, width]")
         return shape
 
 
 @dataclass(frozen=True)
 class Coordinator:
-    """A federation as its coordinator describes it."""
+    """The contents of the coordinator's file."""
 
     experiment: Experiment
     federation: FederationTable
 
     @property
     def setup(self) -> Setup:
-        """What the server knows of the clients: no data, only what everybody agrees on."""
+        """The server's setup: it has the federation's classes and image shape, but no data."""
         import numpy as np
 
         from fedl2g.data import Dataset, Partition
@@ -78,8 +78,8 @@ def read_coordinator(path: Path) -> Coordinator:
     settings = read_toml(path)
     if code := references_in({name: value for name, value in settings.items() if name != "federation"}):
         raise SettingError(
-            f"{path}: names code to import ({', '.join(code)}), which the sites would refuse; each site names its own "
-            "in its site file"
+            f"{path}: names code to import ({', '.join(code)}), which the sites would refuse; name each site's code in "
+            "its site file"
         )
     try:
         table = FederationTable(**settings.pop("federation", {}))
@@ -89,25 +89,27 @@ def read_coordinator(path: Path) -> Coordinator:
         raise SettingError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
     for fixed in ("dataset", "partition", "clients", "samples", "image_size"):
         if fixed in settings:
-            raise SettingError(f"{path}: {fixed!r} has no place here: each site brings its own data")
-    # A site keeps its last two rounds: the server must never fall back further than that.
+            raise SettingError(
+                f"{path}: {fixed}: not allowed in a deployment, where each site has its own data; remove it"
+            )
+    # A site stores its last two rounds only: the server must not resume from an older one.
     execution = {**settings.pop("execution", {}), "engine": "flower", "checkpoint_every": 1}
     given = {"models": "small_cnn", **settings, "dataset": SITES, "partition": "iid", "clients": len(table.sites)}
     experiment = Experiment(**given, execution=execution)
     if experiment.layout == "auto":
         raise SettingError(
-            f"{path}: layout: auto is measured on one machine, but the clients of a deployment compute on their own; "
+            f"{path}: layout: auto is measured on one machine, but the clients of a deployment run on several; "
             "choose preset, contiguous, channels_last, or a list such as cnn4=channels_last,resnet18=contiguous"
         )
     return Coordinator(experiment, table)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file as a table, or a SettingError of one sentence."""
+    """Read a TOML file; SettingError if it is unreadable or malformed."""
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        raise SettingError(f"cannot read {path}: {error.strerror}") from error
+        raise SettingError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path} is not valid TOML: {error}") from error
+        raise SettingError(f"{path}: is not valid TOML ({error})") from error

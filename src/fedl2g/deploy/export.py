@@ -1,7 +1,7 @@
-"""`fedl2g export`: a client's trained network for use elsewhere, with no need of fedl2g to predict.
+"""`fedl2g export`: writes a client's trained network in a form that needs no fedl2g to predict.
 
 `weights.safetensors` is the network's state dict, `model.torchscript` a program from images (N x C x H x W, values 0 to
-255) to logits, and `model.json` says what the logits mean.
+255) to logits, and `model.json` describes its input and classes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedl2g.models import SplitModel
 
 
 class Predictor(nn.Module):
-    """From images with values 0 to 255 to logits, as the client saw them in training."""
+    """Maps images with values 0 to 255 to logits, scaling them as in training."""
 
     def __init__(self, model: SplitModel) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Predictor(nn.Module):
 
 
 def export_site(path: Path, out: Path, *, run: str | None = None, trust: bool = False) -> list[Path]:
-    """Export the model in a site's own store: of its newest run, or of the one named."""
+    """Export the model in a site's store, of its newest run or of `run`."""
     file = read_site(path, trust=trust)
     file.use_code()
     folder = find_client(file.path(file.store), file.client_id, run)
@@ -50,7 +50,7 @@ def export_site(path: Path, out: Path, *, run: str | None = None, trust: bool = 
         channels, height, width = map(int, federation["image_shape"])
         dtype = getattr(torch, {"float32": "float32", "float64": "float64"}[federation["precision"]])
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise RunError(f"{described_in} cannot be read: {reason_of(error)}; restore it from a copy") from error
+        raise RunError(f"{described_in}: cannot be read ({reason_of(error)}); restore it from a copy") from error
     shape = (channels, height, width)
     task = Task(classes=len(classes), image_shape=shape, seed=0, rounds=1, auxiliary="small_cnn", dtype=dtype)
     described = {"architecture": file.model, "round": round, "site": file.name, "run": about["run"]}
@@ -66,11 +66,16 @@ def export_client(path: Path, client: int, out: Path, *, trust: bool = False) ->
     directory = RunDirectory.open(path, trust=trust)
     experiment = directory.experiment()
     if not 0 <= client < experiment.clients:
-        raise SettingError(f"--client {client}: the clients of {path} are numbered 0 to {experiment.clients - 1}")
+        raise SettingError(
+            f"--client: {client} is not a client of {path}; clients are numbered 0 to {experiment.clients - 1}"
+        )
     checkpoint = newest(directory.checkpoints)
     state = checkpoint.client(client) if checkpoint is not None else None
     if checkpoint is None or state is None:
-        raise RunError(f"{path} holds no trained model of client {client}: it has not trained before a checkpoint")
+        raise RunError(
+            f"{path}: holds no trained model of client {client}, which had not trained by the last checkpoint; "
+            "choose another client, or run more rounds"
+        )
     setup = Setup(experiment, load_data(experiment), directory.partition())
     architecture = setup.architecture(client)
     described = {"architecture": architecture, "round": checkpoint.round, "client": client}
@@ -89,7 +94,10 @@ def _export(
     try:
         model.load_state_dict(network_of(state))
     except RuntimeError as error:
-        raise RunError(f"the stored state is not of a {architecture} with {task.classes} classes: {error}") from error
+        raise RunError(
+            f"model: the stored state does not fit {architecture} with {task.classes} classes "
+            f"({' '.join(str(error).split())}); restore the model's name or code"
+        ) from error
     predictor = Predictor(model).eval()
     images = torch.linspace(0, 255, 3 * torch.Size(task.image_shape).numel()).reshape(3, *task.image_shape)
     with torch.no_grad(), warnings.catch_warnings():
@@ -98,7 +106,7 @@ def _export(
         exported, expected = program(images), predictor(images)
         if exported.shape != expected.shape or not torch.allclose(exported, expected, atol=1e-5):
             raise RunError(
-                f"the model {architecture} does not predict the same outside Python; export its weights alone"
+                f"model: {architecture} predicts differently as TorchScript; use the weights of its checkpoint instead"
             )
     about = {**described, "classes": list(classes), "input": ["N", *task.image_shape], "values": "0 to 255"}
     files = [out / "weights.safetensors", out / "model.torchscript", out / "model.json"]
@@ -109,5 +117,5 @@ def _export(
             program.save(str(partial))
         write_text(files[2], json.dumps(about, indent=2))
     except (OSError, SafetensorError) as error:
-        raise RunError(f"cannot write to {out}: {reason_of(error)}") from error
+        raise RunError(f"--out: {out} cannot be written ({reason_of(error)}); choose another folder") from error
     return files

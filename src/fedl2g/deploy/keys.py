@@ -1,4 +1,4 @@
-"""A node's key pair, in the form that Flower's node authentication takes."""
+"""Makes a node's key pair in the format of Flower's node authentication."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedl2g.errors import SettingError
 
 
 def write_key_pair(path: Path) -> Path:
-    """Write a P-384 private key, readable by its owner alone, and beside it the public key (.pub)."""
+    """Write a P-384 private key with mode 600, and the public key to `path`.pub; returns the latter's path."""
     require_flower()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -23,9 +23,11 @@ def write_key_pair(path: Path) -> Path:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
-        raise SettingError(f"{path} exists already: the node is registered by it; remove it to make another") from error
+        raise SettingError(
+            f"{path}: exists already, and the node may be registered with it; remove it to make another"
+        ) from error
     except OSError as error:
-        raise SettingError(f"cannot write {path}: {error.strerror}") from error
+        raise SettingError(f"{path}: cannot be written ({error.strerror}); choose another path") from error
     with os.fdopen(descriptor, "wb") as file:
         file.write(private)
     public.write_bytes(

@@ -1,4 +1,4 @@
-"""The one client of a site: its data, numbered as the federation numbers its classes, its split and its model."""
+"""Builds the client of a site from its site file: data with the federation's labels, split and model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedl2g.data import Dataset, Partition, load_dataset, make_partition
 from fedl2g.deploy.site_file import SiteFile
 from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.node import Node
-from fedl2g.errors import DataError, RunError, SettingError, nearest
+from fedl2g.errors import DataError, RunError, SettingError, choices
 from fedl2g.experiment import Experiment
 from fedl2g.files import reason_of, write_text
 from fedl2g.learning.devices import resolve_device
@@ -23,14 +23,16 @@ def make_node(file: SiteFile, request: Request) -> Node:
     """The node that answers a request with this site's model and data."""
     experiment = request.experiment
     if file.client_id >= experiment.clients:
-        raise SettingError(f"this site is client {file.client_id}, but the federation has {experiment.clients}")
+        raise SettingError(
+            f"client-id: {file.client_id} is not in this federation; expected 0 to {experiment.clients - 1}"
+        )
     dataset = load_data(file, request.classes, request.image_shape)
     _describe(file, request)
     return Node(file.client_id, own_site(file, experiment, dataset), resolve_device(file.device), file.path(file.store))
 
 
 def _describe(file: SiteFile, request: Request) -> None:
-    """Write beside the models what they are models of: an export needs it when the coordinator is long gone."""
+    """Store the classes and image shape beside the models: an export needs them without the coordinator."""
     path = file.path(file.store) / request.run / "federation.json"
     if not path.exists():
         about = {
@@ -42,12 +44,12 @@ def _describe(file: SiteFile, request: Request) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"cannot write {path}: {reason_of(error)}") from error
+            raise RunError(f"{path}: cannot be written ({reason_of(error)}); check the site's store") from error
         write_text(path, json.dumps(about))
 
 
 def load_data(file: SiteFile, classes: tuple[str, ...], image_shape: tuple[int, int, int]) -> Dataset:
-    """The site's images, with labels numbered as the federation numbers its classes."""
+    """The site's images, with the federation's labels."""
     file.use_code()
     function = is_reference(file.data) and not file.path(file.data).exists()
     size = image_shape[1] if image_shape[1] == image_shape[2] else None
@@ -55,14 +57,12 @@ def load_data(file: SiteFile, classes: tuple[str, ...], image_shape: tuple[int, 
         file.data if function else str(file.path(file.data)), image_size=size, data_dir=file.path(file.store) / "data"
     )
     if found.image_shape != image_shape:
-        raise DataError(
-            f"the images of {file.data} have shape {found.image_shape}, but the federation's have {image_shape}"
-        )
+        raise DataError(f"data: the images of {file.data} have shape {found.image_shape}; expected {image_shape}")
     return renumber(found, classes)
 
 
 def renumber(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
-    """The dataset with its labels as positions in the federation's list of classes: matched by name, else by number."""
+    """The dataset with labels as positions in the federation's list of classes, matched by name, else by number."""
     found = dataset.class_names
     if all(name in classes for name in found):
         numbers = [classes.index(name) for name in found]
@@ -70,16 +70,13 @@ def renumber(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
         numbers = [int(name) for name in found]
     else:
         wrong = next(name for name in found if name not in classes)
-        raise DataError(
-            f"this site has a class {wrong!r} that the federation does not know; its classes are {', '.join(classes)}."
-            f"{nearest(wrong, classes)}"
-        )
+        raise DataError(f"data: class {wrong!r} is not one of the federation's; {choices(wrong, classes)}")
     labels = np.asarray(numbers, dtype=np.int64)[dataset.labels]
     return dataclasses.replace(dataset, labels=labels, class_names=classes, folder=None)
 
 
 def own_site(file: SiteFile, experiment: Experiment, dataset: Dataset) -> Setup:
-    """The setup of a site, which has one client: all of the data is its own, split into train and test here."""
+    """The setup of a site: its client holds all of its data, split here into train and test."""
     split = make_partition(
         f"file:{file.path(file.split)}" if file.split else "iid",
         dataset.labels,

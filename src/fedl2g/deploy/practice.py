@@ -1,4 +1,4 @@
-"""Pictures to practise with: handwritten digits as the data folders of a new federation's sites."""
+"""Practice data: handwritten digits for the data folders of a new federation's sites."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIZE = 16
 
 
 def write_practice_data(folder: Path) -> int:
-    """Fill each site's `data` folder with pictures of its own; the number of pictures written."""
+    """Fill each site's `data` folder with its own images; returns the number of images written."""
     from PIL import Image
     from sklearn.datasets import load_digits
 
@@ -22,11 +22,11 @@ def write_practice_data(folder: Path) -> int:
     digits = load_digits()
     chosen = [i for i, label in enumerate(digits.target) if label < len(classes)]
     if len(classes) > 10 or len(chosen) < PER_SITE * len(sites):
-        raise SettingError("practice data is for at most 10 classes and a handful of sites")
+        raise SettingError("practice data: too many classes or sites; expected at most 10 classes and a few sites")
     for number, site in enumerate(sites):
         data = folder / "sites" / site / "data"
         if data.exists():
-            raise SettingError(f"{data} exists already; practice data is for sites without data")
+            raise SettingError(f"{data}: exists already; remove it to write practice data")
         for index in chosen[number * PER_SITE : (number + 1) * PER_SITE]:
             place = data / classes[digits.target[index]]
             place.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""`fedl2g deploy new`: the folder of a federation, with a Flower app of a few lines and every command as a script.
+"""`fedl2g deploy new`: writes the folder of a federation with a small Flower app and a script for each command.
 
-Its files are templates in `resources`: those of the federation, and those of each site. `$names` are filled in here.
+The templates are in `resources`, for the federation and for each site; `$names` in them are substituted here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from string import Template
 from fedl2g.errors import SettingError
 from fedl2g.files import appearing, reason_of
 
-_SUFFIX = ".template"  # so that no tool takes a template for a file of this package
+_SUFFIX = ".template"  # so that tools do not take templates for source files
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the coordinator knows when the federation is set up."""
+    """The arguments of `fedl2g deploy new`."""
 
     folder: Path
     sites: tuple[str, ...]
@@ -31,7 +31,7 @@ class Plan:
 
 
 def scaffold(plan: Plan) -> list[Path]:
-    """Write the folder, whole or not at all; nothing that exists is overwritten."""
+    """Write the folder atomically; existing files are not overwritten."""
     _check(plan)
     root = plan.folder.resolve()
     shared = {
@@ -69,12 +69,12 @@ def scaffold(plan: Plan) -> list[Path]:
                 (partial / relative).parent.mkdir(parents=True, exist_ok=True)
                 (partial / relative).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise SettingError(f"cannot write {plan.folder}: {reason_of(error)}; choose another folder") from error
+        raise SettingError(f"{plan.folder}: cannot be written ({reason_of(error)}); choose another folder") from error
     return [root / relative for relative in files]
 
 
 def _templates(kind: str) -> Iterator[tuple[Path, Template]]:
-    """The templates of one kind, with the path of the file that each is for."""
+    """The templates of one kind, with the relative paths of their output files."""
     yield from _walk(package_files("fedl2g.deploy") / "resources" / kind, Path())
 
 
@@ -88,18 +88,23 @@ def _walk(folder: Traversable, place: Path) -> Iterator[tuple[Path, Template]]:
 
 def _check(plan: Plan) -> None:
     if plan.folder.exists() and any(plan.folder.iterdir() if plan.folder.is_dir() else [plan.folder]):
-        raise SettingError(f"{plan.folder} exists already; choose another folder")
+        raise SettingError(f"{plan.folder}: exists already; choose another folder")
     if len(set(plan.sites)) != len(plan.sites) or not plan.sites:
-        raise SettingError("name at least one site, each once: --site north --site south")
+        raise SettingError(
+            "--site: missing or given twice; expected at least one name, each once, such as --site north --site south"
+        )
     for site in plan.sites:
         if not site.replace("-", "").replace("_", "").isalnum() or not site.isascii():
-            raise SettingError(f"the site name {site!r} becomes a folder: use letters, digits, - and _")
+            raise SettingError(f"--site: {site!r} cannot be a folder name; use letters, digits, - and _")
     if len(set(plan.classes)) < 2 or any('"' in name or "\\" in name or "$" in name for name in plan.classes):
-        raise SettingError("name at least two classes, in plain letters: --class healthy --class ill")
+        raise SettingError(
+            "--class: fewer than two classes, or a name with a quote, $ or backslash; expected plain names, such as "
+            "--class healthy --class ill"
+        )
     if not 0 < plan.port < 65536:
-        raise SettingError(f"port {plan.port} is not between 1 and 65535")
+        raise SettingError(f"--port: {plan.port} is not a port; expected 1 to 65535")
     if not plan.host or any(not (c.isalnum() or c in ".-") for c in plan.host):
-        raise SettingError(f"{plan.host!r} is not a host name or an address")
+        raise SettingError(f"--host: {plan.host!r} is not a host name or an address; expected letters, digits, . and -")
 
 
 def _identifier(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The ServerApp of a deployment: the round loop of every other engine, over the grid of a SuperLink."""
+"""The ServerApp of a deployment: runs the usual round loop over the grid of a SuperLink."""
 
 from __future__ import annotations
 
@@ -34,24 +34,26 @@ def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run's configuration names, from the start or from its last checkpoint."""
     experiment, out = context.run_config.get("experiment"), context.run_config.get("run")
     if not isinstance(experiment, str) or not isinstance(out, str):
-        raise SettingError("the run's configuration must name `experiment` (a file) and `run` (a directory)")
+        raise SettingError(
+            "run config: `experiment` (a file) or `run` (a directory) is missing; set both in the app's pyproject.toml"
+        )
     run(grid, Path(experiment), Path(out))
 
 
 def run(grid: Grid, experiment: Path, out: Path) -> None:
-    """Run a federation over this grid; messages go to the run directory's log too."""
+    """Run a federation over this grid; also logs to log.txt in the run directory."""
     setup = read_coordinator(experiment).setup
     handlers: list[logging.Handler] = []
-    _give_up_after(grid, setup.experiment.execution.link_seconds)
+    _limit_retries(grid, setup.experiment.execution.link_seconds)
 
     def open_grid(setup: Setup, scratch: Path | None) -> DeploymentEngine:
         handlers.append(_log_to(out / "log.txt"))
         return DeploymentEngine(grid, setup)
 
     try:
-        with _ended_by_flower(), _link_lost(setup.experiment.execution.link_seconds):
+        with _stop_on_sigint(), _report_lost_link(setup.experiment.execution.link_seconds):
             result = run_site(setup, out, open_grid)
-        _log.info("the run is over: best accuracy %.4f in round %d", result.best_accuracy, result.best_round)
+        _log.info("the run is finished: best accuracy %.4f in round %d", result.best_accuracy, result.best_round)
     except FedL2GError as error:
         _log.error("the run stopped: %s", error)
         raise
@@ -61,28 +63,28 @@ def run(grid: Grid, experiment: Path, out: Path) -> None:
             handler.close()
 
 
-def _give_up_after(grid: Grid, seconds: float) -> None:
-    """Limit how long Flower retries a request to a SuperLink that is gone: by itself it never ends."""
-    # Not public, but Flower 1.41 has no other way: its own server sets the limits of a grid like this too.
+def _limit_retries(grid: Grid, seconds: float) -> None:
+    """Limit how long Flower retries a request to an unreachable SuperLink: by default it never gives up."""
+    # Private, but Flower 1.41 offers no other way, and its own server sets the limit like this.
     invoker = getattr(grid, "_retry_invoker", None)
     if invoker is not None:
         invoker.max_time = seconds
 
 
 @contextmanager
-def _link_lost(seconds: float) -> Iterator[None]:
+def _report_lost_link(seconds: float) -> Iterator[None]:
     try:
         yield
     except httpx.TransportError as error:
         raise RunError(
-            f"the SuperLink could not be reached for {seconds:.0f} s ({error}); the last checkpoint is intact: start "
-            "the SuperLink, then the run again"
+            f"SuperLink: could not be reached for {seconds:.0f} s ({error}); the last checkpoint is intact; start the "
+            "SuperLink, then the run again"
         ) from error
 
 
 @contextmanager
-def _ended_by_flower() -> Iterator[None]:
-    """End the run at once when Flower says so (by SIGINT): its directory must be free for the run that goes on."""
+def _stop_on_sigint() -> Iterator[None]:
+    """Stop at once when Flower sends SIGINT, so that the directory is unlocked for the next start of the run."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -90,8 +92,8 @@ def _ended_by_flower() -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise RunError(
-            "Flower ended it (`flwr stop`, or the SuperLink that started it is gone); the last checkpoint is intact: "
-            "start the run again to go on"
+            "Flower: ended the run (`flwr stop`, or its SuperLink is gone); the last checkpoint is intact; start the "
+            "run again to continue"
         )
 
     before = signal.signal(signal.SIGINT, end)
@@ -111,7 +113,7 @@ def _log_to(path: Path) -> logging.Handler:
 
 
 class DeploymentEngine(GridEngine):
-    """Clients at their institutions: a checkpoint holds the server's side alone, the models stay where they are."""
+    """The engine of a deployment: checkpoints hold only the server's state, the sites store their own models."""
 
     def __init__(self, grid: Grid, setup: Setup) -> None:
         super().__init__(grid, setup, secrets.token_hex(8), DEPLOYMENT, lanes=setup.experiment.clients)
@@ -128,8 +130,8 @@ class DeploymentEngine(GridEngine):
             about = json.loads((directory / _NODES_FILE).read_text(encoding="utf-8"))
             self.run, self.round = str(about["run"]), int(about["round"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{directory} was not written by a deployment: its clients live elsewhere") from error
-        _log.info("the run goes on after round %d", self.round)
+            raise RunError(f"{directory}: was not written by a deployment; choose another run directory") from error
+        _log.info("the run continues after round %d", self.round)
 
     def close(self) -> None:
-        """The nodes belong to their institutions."""
+        """Nothing to close: the nodes belong to their institutions."""

@@ -1,7 +1,7 @@
-"""A site's file: the model and the data of one institution, named by that institution and by nobody else.
+"""A site's file: names the model and the data of one institution, which alone writes it.
 
-A model or data that are code are imported for whoever trusts the file: the institution, when it starts its SuperNode
-with it, or a user who says so.
+Python code that it names is imported only if the file is trusted: by the institution, which starts its SuperNode with
+it, or by a user with --trust.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedl2g.deploy.coordinator import read_toml
-from fedl2g.errors import SettingError, nearest
+from fedl2g.errors import SettingError, choices
 from fedl2g.references import references_in, require_trust
 
 
@@ -32,7 +32,7 @@ class SuperLinkTable(BaseModel):
 
 
 class SiteFile(BaseModel):
-    """The settings of one site; paths in the file are relative to it, here they are absolute."""
+    """The settings of one site; paths are relative to the file's folder (see `path`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_hyphens)
 
@@ -49,7 +49,7 @@ class SiteFile(BaseModel):
     superlink: SuperLinkTable | None = None
 
     def path(self, relative: Path | str) -> Path:
-        """A path of the file, made absolute."""
+        """The absolute form of a path in the file."""
         return (self.folder / relative).resolve()
 
     def use_code(self) -> None:
@@ -60,7 +60,7 @@ class SiteFile(BaseModel):
 
 
 def read_site(path: Path, *, trust: bool) -> SiteFile:
-    """Read a site's file; one that names code is refused unless it is trusted."""
+    """Read a site's file; refuse one that names code unless it is trusted."""
     table: dict[str, Any] = read_toml(path)
     require_trust(references_in({name: table.get(name, "") for name in ("model", "data")}), path, trust=trust)
     try:
@@ -68,5 +68,7 @@ def read_site(path: Path, *, trust: bool) -> SiteFile:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        hint = nearest(where, map(_hyphens, SiteFile.model_fields)) if first["type"] == "extra_forbidden" else ""
-        raise SettingError(f"{path}: {where}: {first['msg']}.{hint}") from error
+        if first["type"] == "extra_forbidden":
+            known = [_hyphens(name) for name in SiteFile.model_fields if name != "folder"]
+            raise SettingError(f"{path}: {where}: unknown setting; {choices(where, known)}") from error
+        raise SettingError(f"{path}: {where}: {first['msg']}") from error

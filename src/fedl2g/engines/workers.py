@@ -12,12 +12,11 @@ from pathlib import Path
 
 from fedl2g import errors
 from fedl2g.engines import wire
-from fedl2g.engines.base import Check, Evaluation, Rejected, WorkerLost
+from fedl2g.engines.base import Check, Evaluation, Rejected, WorkerLost, register_engine
 from fedl2g.methods.base import Reply, Report
 from fedl2g.methods.registry import get_method
 from fedl2g.models.calibration import step_seconds
 from fedl2g.payload import Payload
-from fedl2g.registry import engines
 from fedl2g.setup import Setup
 
 
@@ -194,4 +193,4 @@ def _costs(setup: Setup) -> list[float]:
     return [n * experiment.local_epochs * seconds[setup.architecture(c)] for c, n in enumerate(steps)]
 
 
-engines.register("workers", WorkersEngine, WorkersEngine)
+register_engine("workers", WorkersEngine)

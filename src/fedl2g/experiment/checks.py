@@ -82,8 +82,8 @@ def check_privacy(experiment: Experiment) -> None:
         )
     if experiment.sampler_name != "poisson":
         raise SettingError(
-            f"sampler: {experiment.sampler} is not covered by the privacy guarantee, which requires clients to be "
-            "drawn independently; use poisson, or leave it out"
+            f"sampler: {experiment.sampler} is not covered by the privacy guarantee, which requires independent draws "
+            "of clients; use poisson, or leave it out"
         )
     if experiment.availability.deadline is not None and late == "use":
         raise SettingError(

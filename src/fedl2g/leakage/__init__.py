@@ -1,1 +1,1 @@
-"""What uploads give away: which classes a client has, which samples were in them."""
+"""Leakage probes: class inference and sample membership inference from uploads."""

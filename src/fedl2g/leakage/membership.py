@@ -1,15 +1,14 @@
-"""Sample membership: does an upload tell whether a given sample was in it?
+"""Sample membership inference: does an upload reveal whether a given sample was used for it?
 
-The attacker is stronger than the server: it has the client's network as it was after the round, its quiz set, what the
-server sent, and a sample with its label. It computes what the client would upload if this sample were all it had, and
-compares that with the row that was sent for the sample's class. What it compares depends on what the rows are, which
-the method's traits say (`Traits.vectors`):
+The attacker is stronger than the server: it has the client's network after the round, its quiz set, the broadcast, and
+a sample with its label. It computes the upload of a client with this sample only, and compares it with the uploaded row
+of the sample's class. The score depends on what the rows are (`Traits.vectors`):
 
     features, logits     minus the distance between the row and the sample's features, or logits
     guiding gradients    the cosine between the row and the sample's own guiding gradient
 
-The score of a row is the area under the ROC curve of "this sample was in the upload": members are the client's training
-samples of the class (for guiding gradients those of the round's study batch), the others its test samples of the class.
+The result for a row is the area under the ROC curve of "this sample was used for the upload": members are the client's
+training samples of the class (for guiding gradients those of the round's study batch), non-members its test samples.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from fedl2g.methods.base import AnyClientHalf, Vectors
 from fedl2g.methods.class_means import ClassTargets
 from fedl2g.payload import Payload
 
-MOST_SAMPLES = 40  # that are tried on an upload, of each kind
+MAX_SAMPLES = 40  # scored per upload, of members and of non-members
 
 
 @runtime_checkable
 class Guided(Protocol):
-    """What a client's half must offer for its guiding gradients to be probed; its options must have a `space`."""
+    """The interface of a client half whose guiding gradients can be probed; its options have a `space`."""
 
     quiz_set: ImageView
     options: Any
@@ -41,7 +40,7 @@ class Guided(Protocol):
 
 
 def members_of(half: AnyClientHalf, vectors: Vectors, round: int) -> ImageView | None:
-    """The samples that a client's upload of a round is made of; None where that is not known."""
+    """The samples from which a client computed its upload of a round; None if unknown."""
     if vectors == "guiding gradients":
         return half.study_batch(round) if isinstance(half, Guided) else None
     return half.client.train_set if vectors else None
@@ -50,7 +49,7 @@ def members_of(half: AnyClientHalf, vectors: Vectors, round: int) -> ImageView |
 def sample_areas(
     half: AnyClientHalf, vectors: Vectors, members: ImageView, others: ImageView, sent: Payload, upload: Payload
 ) -> list[float]:
-    """The area of each row of an upload for whose class there are members and others."""
+    """The AUC of each row of an upload whose class has members and non-members."""
     from sklearn.metrics import roc_auc_score
 
     rows = ClassTargets(upload, half.client)
@@ -68,14 +67,14 @@ def sample_areas(
 def _scores(
     half: AnyClientHalf, vectors: Vectors, samples: ImageView, sent: Payload, rows: ClassTargets
 ) -> tuple[Tensor, Tensor]:
-    """How well each of these samples, of classes that were sent, fits its class's row; and their labels."""
+    """The scores and labels of the samples whose classes were uploaded."""
     known = rows.known.cpu()[samples.labels[samples.indices]]
-    x, y = samples.batch(known.nonzero().flatten()[:MOST_SAMPLES])
+    x, y = samples.batch(known.nonzero().flatten()[:MAX_SAMPLES])
     if not len(y):
         return torch.zeros(0), y.cpu()
     target = rows.vectors[y].double()
     training = half.model.training
-    half.model.eval()  # with the statistics of all data: those of one sample say nothing
+    half.model.eval()  # use running statistics: those of a single sample are meaningless
     try:
         if vectors == "guiding gradients":
             found = cosine_similarity(_guiding_gradients(half, x, y, sent).double(), target, dim=1)
@@ -90,7 +89,7 @@ def _scores(
 
 
 def _guiding_gradients(half: AnyClientHalf, x: Tensor, y: Tensor, sent: Payload) -> Tensor:
-    """The guiding gradient of each sample alone."""
+    """The guiding gradient of each single sample."""
     assert isinstance(half, Guided)
     guide = ClassTargets(sent, half.client).vectors
     quiz = half.quiz_set.batch(torch.arange(len(half.quiz_set)))

@@ -1,9 +1,9 @@
-"""A leakage probe: how well do uploads tell which classes a client has, and which samples were in them?
+"""A leakage probe: how well can a client's classes and samples be inferred from its uploads?
 
-The attacker sees the uploads as the server does, after noise and clipping. It scores each class of a client by the
-norm of the row that was sent for it (0 for a row that was not sent; with a noisy count, by that count). The result is
-the area under the ROC curve of "the client trains on samples of this class", mean over clients: 1 is certainty, 0.5 is
-guessing. What is asked about samples, and by whom, stands in `fedl2g.leakage.membership`.
+The attacker sees the uploads as the server does, after clipping and noise. It scores each class of a client by the norm
+of the uploaded row (0 for a row that was not sent), or by the noisy count if there is one. The result is the area under
+the ROC curve of "the client trains on samples of this class", averaged over clients: 1 is certainty, 0.5 is guessing.
+The attack on samples is described in `fedl2g.leakage.membership`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedl2g.setup import Progress, Setup, prepare
 
 @dataclass(frozen=True)
 class Leak:
-    """What a probe found, beside what the method achieved."""
+    """The result of a probe, with the accuracy of the method."""
 
     method: str
     accuracy: float  # best pooled test accuracy
@@ -40,8 +40,8 @@ class Leak:
     one_round: float  # AUC from one round's upload, mean over rounds and clients
     all_rounds: float  # AUC from all uploads of a client together
     up_mb_per_round: float
-    epsilon: float | None  # spent, where there is a guarantee
-    samples: float | None  # AUC of "this sample was in the upload", mean over rows; None where it cannot be asked
+    epsilon: float | None  # spent; None without a privacy guarantee
+    samples: float | None  # AUC of sample membership, mean over rows; None if it cannot be probed
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -49,10 +49,10 @@ class Leak:
 
 
 def probe(experiment: Experiment, observers: Sequence[Observer] = (), *, progress: Progress | None = None) -> Leak:
-    """Run an experiment (without a run directory), look at every upload, and say how much it gave away.
+    """Run an experiment (without a run directory) and measure the leakage of every upload.
 
-    All clients live in this process, whatever engine the experiment names: the numbers are the same, and the question
-    about samples needs the clients' networks.
+    It always uses the inline engine, whatever the experiment names: the numbers are the same, and the attack on samples
+    needs the clients' networks.
     """
     method = get_method(experiment.method.name)
     if method.traits.uploads != "class vectors":
@@ -99,14 +99,14 @@ def _classes_held(setup: Setup) -> np.ndarray:
 
 
 class _RecordingEngine(InlineEngine):
-    """The inline engine, which also records of every upload what it says about its client."""
+    """The inline engine, which also scores every upload."""
 
     def __init__(self, setup: Setup, vectors: Vectors) -> None:
         super().__init__(setup)
         self.vectors = vectors
         self.classes = setup.dataset.classes
-        self.scores: list[tuple[int, np.ndarray]] = []  # client, scores of its classes
-        self.sample_areas: list[float] = []  # the area of each row that samples were tried on
+        self.scores: list[tuple[int, np.ndarray]] = []  # client and its scores by class
+        self.sample_areas: list[float] = []  # AUC of each probed row
 
     def train(self, round: int, clients: Sequence[int], payload: Payload, check: Check) -> Iterator[Reply]:
         for reply in super().train(round, clients, payload, check):
@@ -122,7 +122,7 @@ class _RecordingEngine(InlineEngine):
 
 
 def _class_scores(upload: Payload, classes: int) -> np.ndarray:
-    """How much an upload speaks for each class being there."""
+    """The attacker's score of each class, from one upload."""
     scores = torch.zeros(classes, dtype=torch.float64)
     norms = torch.linalg.vector_norm(upload["rows"].double(), dim=1)
     scores[upload["ids"]] = upload[PRESENT].double() if PRESENT in upload else norms
@@ -130,13 +130,13 @@ def _class_scores(upload: Payload, classes: int) -> np.ndarray:
 
 
 def _areas(seen: Sequence[tuple[int, np.ndarray]], has: np.ndarray) -> tuple[float, float]:
-    """AUC from single uploads and from all uploads of each client; of clients that have some classes but not all."""
+    """AUC from single uploads and from all uploads of a client, over clients with some but not all classes."""
     from sklearn.metrics import roc_auc_score
 
-    judged = [c for c in range(len(has)) if has[c].any() and not has[c].all()]
-    single = [roc_auc_score(has[client], scores) for client, scores in seen if client in judged]
+    scored = [c for c in range(len(has)) if has[c].any() and not has[c].all()]
+    single = [roc_auc_score(has[client], scores) for client, scores in seen if client in scored]
     together = []
-    for client in judged:
+    for client in scored:
         scores = [found for who, found in seen if who == client]
         if scores:
             together.append(roc_auc_score(has[client], np.mean(scores, axis=0)))

@@ -1,7 +1,4 @@
-"""The experiments of the paper, read from experiments.toml and numbers.json, and the cells they are made of.
-
-Nothing here loads torch: listing and planning are quick.
-"""
+"""The experiments of the paper and their cells, read from experiments.toml and numbers.json (imports no torch)."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from fedl2g.errors import SettingError, nearest
+from fedl2g.errors import SettingError, choices
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: the settings that its cells share, and where its numbers stand in the paper."""
+    """One column of a table: the settings of its cells, and the key of its numbers in numbers.json."""
 
     name: str
     heading: tuple[str, ...] = ()
@@ -35,7 +32,7 @@ class Column:
 
 @dataclass(frozen=True)
 class PaperExperiment:
-    """A table or figure of the paper: settings, and the paper's numbers where it prints any."""
+    """A table or figure of the paper: its settings and printed numbers."""
 
     name: str
     kind: str
@@ -43,7 +40,7 @@ class PaperExperiment:
     methods: tuple[str, ...]
     columns: tuple[Column, ...]
     figure: str = ""
-    rounds: bool = False  # the paper prints the round of the best accuracy too
+    rounds: bool = False  # whether the paper prints the round of the best accuracy
     notes: tuple[str, ...] = ()
     method_notes: tuple[Mapping[str, Any], ...] = ()  # `text` about `methods`
     numbers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
@@ -57,14 +54,14 @@ class PaperExperiment:
         return tuple(m for m in self.methods if (not column.methods or m in column.methods))
 
     def paper(self, method: str, column: Column) -> dict[str, float] | None:
-        """The paper's number: mean, and std and rounds where it prints them; None where it has none."""
+        """The paper's number: mean, and std and rounds if printed; None if there is none."""
         value = self.numbers.get(method, {}).get(column.paper or column.name)
         if value is None:
             return None
         return dict(value) if isinstance(value, Mapping) else {"mean": float(value)}
 
     def excluded(self, method: str, column: Column) -> bool:
-        """Whether the paper itself says that this cell does not exist (a null among its numbers)."""
+        """Whether the paper has no such cell (null in numbers.json)."""
         row = self.numbers.get(method, {})
         key = column.paper or column.name
         return key in row and row[key] is None
@@ -76,7 +73,7 @@ class PaperExperiment:
 
 @dataclass(frozen=True)
 class Scale:
-    """How the paper's settings are made to fit a machine."""
+    """How the paper's settings are scaled down to fit a machine."""
 
     name: str
     summary: str
@@ -86,7 +83,7 @@ class Scale:
 
     def apply(self, column: Column, method: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """The settings of a cell: the paper's, changed by this scale's rules."""
-        # The method first: naming it later would put its options back to their defaults.
+        # The method first: setting it later would reset its options.
         settings: dict[str, Any] = {"method": method, **defaults, **column.settings}
         own = dict(getattr(column, self.name, {}) or {})
         factor = self.rules.get("warmup_factor")
@@ -107,7 +104,7 @@ class Scale:
 
     @property
     def most_samples(self) -> int | None:
-        """Images of a dataset that are used at most."""
+        """The maximum number of images of a dataset."""
         most: int | None = self.rules.get("most", {}).get("samples")
         return most
 
@@ -123,7 +120,7 @@ class Cell:
 
     @property
     def folder(self) -> str:
-        """The cell's directory: equal for equal settings, so that tables share their runs."""
+        """The name of the cell's directory: equal for equal settings, so that tables share runs."""
         text = json.dumps({**self.settings, "seed": self.seed}, sort_keys=True)
         return f"{self.method}-{hashlib.sha256(text.encode()).hexdigest()[:12]}-s{self.seed}"
 
@@ -172,9 +169,7 @@ def paper_experiment(name: str) -> PaperExperiment:
     """One experiment of the paper."""
     known = paper_experiments()
     if name not in known:
-        raise SettingError(
-            f"the paper has no experiment {name!r}.{nearest(name, known)} `fedl2g paper` lists: {', '.join(known)}"
-        )
+        raise SettingError(f"NAME: {name!r} is not an experiment of the paper; {choices(name, known)}")
     return known[name]
 
 
@@ -182,7 +177,7 @@ def scale(name: str) -> Scale:
     """A scale by name."""
     known = _content()[0]["scales"]
     if name not in known:
-        raise SettingError(f"there is no scale {name!r}.{nearest(name, known)} Scales: {', '.join(known)}")
+        raise SettingError(f"--scale: unknown scale {name!r}; {choices(name, known)}")
     rules = known[name]
     return Scale(name, rules["summary"], rules["seeds"], rules["first_seed"], rules)
 
@@ -194,7 +189,7 @@ def plan(
     only: Iterable[str] = (),
     overrides: Mapping[str, Any] | None = None,
 ) -> list[Cell]:
-    """The cells to run, seed by seed, so that work that is stopped half-way has a whole table for some seeds."""
+    """The cells to run, seed by seed, so that an interrupted study has full tables for some seeds."""
     content = _content()[0]
     result = []
     for number in range(at.seeds if seeds is None else seeds):
@@ -206,7 +201,7 @@ def plan(
 
 
 def narrow(experiment: PaperExperiment, only: Iterable[str]) -> PaperExperiment:
-    """The part of it that --only names: a method, a column, a part of a column's name, or a * pattern."""
+    """The part of an experiment selected by --only: methods, columns, parts of column names, or * patterns."""
     all_columns = [column.name for column in experiment.columns]
     methods: set[str] = set()
     columns: set[str] = set()
@@ -219,8 +214,7 @@ def narrow(experiment: PaperExperiment, only: Iterable[str]) -> PaperExperiment:
         if not found:
             known = [*experiment.methods, *all_columns]
             raise SettingError(
-                f"--only {word!r} is neither a method nor a column of {experiment.name!r}.{nearest(word, known)} "
-                f"Methods: {', '.join(experiment.methods)}. Columns: {'; '.join(all_columns)}"
+                f"--only: {word!r} is not a method or column of {experiment.name!r}; {choices(word, known)}"
             )
         columns |= found
     return replace(

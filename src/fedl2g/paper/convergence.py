@@ -1,4 +1,4 @@
-"""The paper's theorem on a small problem: the measured average squared gradient norm beside its bound.
+"""The paper's theorem on a small problem: the measured average squared gradient norm and its bound.
 
 A client's objective in round t is F_t(w) = CE(w) + MSE(z(w), G_t[y]) on its study set. Let F_t be L1-smooth, let a
 stochastic gradient be unbiased with variance at most sigma^2, let a round make E steps of rate eta_c < 2 / L1. The
@@ -11,15 +11,15 @@ the rows of the guiding gradient, and |z - (G_t[y] + G_{t+1}[y]) / 2| <= R', so 
 
     F_{t+1}(w) - F_t(w) = (1/M) mean <G_t[y] - G_{t+1}[y], 2 z - G_t[y] - G_{t+1}[y]> <= 2 eta_s R R' / M.
 
-Summed over T rounds, with F >= 0, this is the bound that is drawn:
+Summing over T rounds, with F >= 0, gives the bound:
 
     1/(T E) sum |grad F_t|^2  <=  2 F_1(w_0) / (T E eta_c (2 - L1 eta_c))        falls as 1/T
                                   + L1 eta_c sigma^2 / (2 - L1 eta_c)             noise of the batches
                                   + 4 eta_s R R' / (M E eta_c (2 - L1 eta_c))     drift of the guidance
 
 The constants are estimated from the run itself: L1 is the largest of the Hessian's spectral norms (power iteration) and
-of the secant slopes met on the way, sigma^2 the largest variance of a batch gradient (from the gradients of all single
-samples), R and R' the largest values met. Nothing is fitted. The network is smooth (tanh), everything is float64.
+of the secant slopes along the run, sigma^2 the largest variance of a batch gradient (from the gradients of all single
+samples), R and R' the largest observed values. Nothing is fitted. The network is smooth (tanh), everything is float64.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CLASSES, INPUTS, BATCH = 3, 6, 10
 
 @dataclass(frozen=True)
 class Problem:
-    """The small problem: clients with unequal networks and data, and the theorem's rates."""
+    """The small problem: clients with different networks and data, and the theorem's learning rates."""
 
     clients: int = 3
     samples: int = 60
@@ -61,7 +61,7 @@ class Problem:
 
 @dataclass
 class Convergence:
-    """What was measured on client 0, and the bound with the constants of the run."""
+    """The measurements on client 0, and the bound with the constants of the run."""
 
     problem: dict[str, Any]
     constants: dict[str, float]
@@ -84,7 +84,7 @@ class _Network(nn.Module):
 
 
 class _Client:
-    """A client of the small problem, which can say everything about its objective."""
+    """A client of the small problem, with access to all properties of its objective."""
 
     def __init__(self, id: int, problem: Problem) -> None:
         self.id, self.problem = id, problem
@@ -205,7 +205,7 @@ def _with_bound(
     eta, steps = problem.client_lr, problem.steps
     slack = 2 - smoothness * eta
     if slack <= 0:
-        raise ValueError(f"the bound needs eta_c < 2 / L1 = {2 / smoothness:.3g}, but eta_c is {eta}")
+        raise ValueError(f"eta_c: {eta} is too large; the bound needs eta_c < 2 / L1 = {2 / smoothness:.3g}")
     falling = 2 * start / (steps * eta * slack)
     noise = smoothness * eta * variance / slack
     drift = 4 * problem.server_lr * row_norm * distance / (CLASSES * steps * eta * slack)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedl2g.errors import DataError, RunError, SettingError
+from fedl2g.files import reason_of
 from fedl2g.paper.catalog import PaperExperiment
 from fedl2g.paper.study import Study
 from fedl2g.report import figures
@@ -14,7 +15,7 @@ from fedl2g.report.collect import Group, group_runs, read_runs
 
 
 def draw_experiment(experiment: PaperExperiment, study: Study, stem: Path, seeds: int | None = None) -> list[Path]:
-    """Draw a figure of the paper in every format; the files."""
+    """Draw a figure of the paper in every format; returns the files."""
     if experiment.kind == "convergence":
         return _convergence(study, stem)
     if experiment.kind == "partitions":
@@ -22,7 +23,7 @@ def draw_experiment(experiment: PaperExperiment, study: Study, stem: Path, seeds
     paths = dict.fromkeys(study.path(cell) for cell in study.cells(experiment, seeds) if study.result(cell) is not None)
     if not paths:
         raise RunError(
-            f"no cell of {experiment.name!r} is finished at scale {study.scale.name}; run `fedl2g paper run "
+            f"{experiment.name}: no cell is finished at scale {study.scale.name}; run `fedl2g paper run "
             f"{experiment.name} --scale {study.scale.name}` first"
         )
     groups = [Group(group.method, group.runs) for group in group_runs(read_runs(paths))]
@@ -36,7 +37,7 @@ def _draw(figure: str, groups: Sequence[Group], path: Path) -> Path:
         return figures.draw_loss_increase(groups, path)
     if figure == "tsne":
         return figures.draw_embeddings(groups, path)
-    raise SettingError(f"{figure!r} is not a figure; use curves, loss-increase or tsne")
+    raise SettingError(f"figure: unknown figure {figure!r}; expected curves, loss-increase or tsne")
 
 
 def _partitions(experiment: PaperExperiment, study: Study, stem: Path) -> list[Path]:
@@ -50,7 +51,7 @@ def _partitions(experiment: PaperExperiment, study: Study, stem: Path) -> list[P
             dataset = load_data(settings)
         except DataError as error:
             raise DataError(
-                f"{error} To draw without a download: fedl2g paper run {experiment.name} --dataset-path"
+                f"{error}; to draw without a download, run `fedl2g paper run {experiment.name} --dataset-path`"
             ) from error
         partition = partition_of(settings, dataset)
         name = f"{stem.name}-{cell.column.replace('/', '-')}"
@@ -65,7 +66,10 @@ def _convergence(study: Study, stem: Path) -> list[Path]:
     try:
         found = json.loads((study.folder / "convergence.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RunError(f"run `fedl2g paper run convergence --scale {study.scale.name}` first ({error})") from error
+        raise RunError(
+            f"convergence: no result ({reason_of(error)}); run `fedl2g paper run convergence --scale "
+            f"{study.scale.name}` first"
+        ) from error
     written = []
     for suffix in figures.FORMATS:
         path = stem.with_name(stem.name + suffix)

@@ -1,4 +1,4 @@
-"""Running the paper's experiments: a folder of cells that can be interrupted, continued and shown at any time."""
+"""Runs the paper's experiments as a resumable folder of cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import FedL2GError, RunError, SettingError
-from fedl2g.files import write_text
+from fedl2g.files import reason_of, write_text
 from fedl2g.paper.catalog import Cell, PaperExperiment, Scale, plan, scale
 from fedl2g.references import references_in, require_trust
 from fedl2g.runs.directory import RunDirectory
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
     from fedl2g.federation import Observer
 
-_FAILURES = threading.Lock()  # several cells may run at a time, and fail
+_FAILURES = threading.Lock()  # cells may run, and fail, concurrently
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Study:
-    """The cells of one scale in one folder. All tables of a scale share them, so equal cells are run once.
+    """The cells of one scale in one folder. All tables of a scale share them, so equal cells run once.
 
-    `study.json` keeps what the user chose beside the scale (image files in place of named datasets, settings laid over
-    every cell), so that `show` finds the same cells and two choices are never mixed up in one folder.
+    `study.json` stores the user's choices (files for named datasets, settings overridden in every cell), so that `show`
+    finds the same cells and different choices are never mixed in one folder.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class Study:
         dataset_paths: Mapping[str, str] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> Study:
-        """The study in a folder: as it was, with new datasets added; a contradiction is an error."""
+        """Open the study in a folder and add new datasets; SettingError if the choices contradict the stored ones."""
         study = cls(root / scale_name, scale(scale_name))
         stored = study._stored()
         study.dataset_paths = dict(stored.get("dataset_paths", {}))
@@ -58,15 +58,15 @@ class Study:
         for name, path in (dataset_paths or {}).items():
             known = study.dataset_paths.setdefault(name, path)
             if known != path:
-                raise SettingError(f"{study.folder} was run with {name}={known}; choose another --out for {path}")
+                raise SettingError(f"{study.folder}: was run with {name}={known}; choose another --out for {path}")
         if settings and settings != study.settings:
             if stored:
-                raise SettingError(f"{study.folder} was run with the settings {study.settings}; choose another --out")
+                raise SettingError(f"{study.folder}: was run with the settings {study.settings}; choose another --out")
             study.settings = dict(settings)
         return study
 
     def save(self) -> None:
-        """Remember the user's choices."""
+        """Write the user's choices to study.json."""
         self.folder.mkdir(parents=True, exist_ok=True)
         values = {"scale": self.scale.name, "dataset_paths": self.dataset_paths, "settings": self.settings}
         write_text(self.folder / "study.json", json.dumps(values, indent=2))
@@ -76,7 +76,7 @@ class Study:
         try:
             return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
         except (OSError, ValueError) as error:
-            raise RunError(f"{path} cannot be read: {error}") from error
+            raise RunError(f"{path}: cannot be read ({reason_of(error)}); restore it from a copy") from error
 
     def cells(self, experiment: PaperExperiment, seeds: int | None = None, only: Iterable[str] = ()) -> list[Cell]:
         """The cells of an experiment."""
@@ -92,12 +92,12 @@ class Study:
         return RunDirectory(path) if (path / "run.json").is_file() else None
 
     def result(self, cell: Cell) -> RunResult | None:
-        """What a cell came to, once it is over."""
+        """The result of a cell; None until it is finished."""
         run = self.run_of(cell)
         return run.result() if run is not None else None
 
     def experiment(self, cell: Cell) -> Experiment:
-        """A cell's experiment, with the user's images in place of the named dataset."""
+        """A cell's experiment, with the user's file instead of the named dataset."""
         from fedl2g.experiment import Experiment, overlay
         from fedl2g.runs.estimate import data_size
 
@@ -111,7 +111,7 @@ class Study:
         return Experiment(**overlay({}, {**settings, "seed": cell.seed}))
 
     def failures(self) -> dict[str, str]:
-        """Why cells could not be run, by folder."""
+        """The errors of failed cells, by folder."""
         path = self.folder / "failures.json"
         try:
             return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
@@ -119,7 +119,7 @@ class Study:
             return {}
 
     def note_failure(self, cell: Cell, reason: str | None) -> None:
-        """Remember, or forget, why a cell could not be run."""
+        """Store the error of a failed cell, or remove it with None."""
         with _FAILURES:
             known = self.failures()
             if reason is None and cell.folder not in known:
@@ -132,30 +132,30 @@ class Study:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell."""
+    """The outcome of a cell: a result, or the reason of its failure."""
 
     cell: Cell
     result: RunResult | None = None
-    reason: str | None = None  # why it could not be run
+    reason: str | None = None
 
 
 def run_cells(
     study: Study, cells: Iterable[Cell], *, jobs: int = 1, watch: Callable[[Cell], list[Observer]] | None = None
 ) -> Iterator[Outcome]:
-    """Run cells that are not over yet; one that cannot be run is noted and the rest goes on.
+    """Run the unfinished cells; failures are recorded, and the remaining cells still run.
 
-    With one job the cells run here, watched; with more, each in a process of its own.
+    With one job the cells run in this process, with the observers of `watch`; with more, each in a subprocess.
     """
     study.save()
     distinct = {cell.folder: cell for cell in cells}
     layouts = _layouts(study, distinct.values())
-    waiting = {folder: cell for folder, cell in distinct.items() if study.result(cell) is None}
+    pending = {folder: cell for folder, cell in distinct.items() if study.result(cell) is None}
     if jobs == 1:
-        for cell in waiting.values():
+        for cell in pending.values():
             yield _run_cell(study, cell, layouts, 1, watch)
         return
     with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(_run_cell, study, cell, layouts, 2, None) for cell in waiting.values()]
+        futures = [pool.submit(_run_cell, study, cell, layouts, 2, None) for cell in pending.values()]
         try:
             for future in as_completed(futures):
                 yield future.result()
@@ -165,14 +165,14 @@ def run_cells(
 
 
 def _layouts(study: Study, cells: Iterable[Cell]) -> dict[Path, str]:
-    """What stands for `auto` in each cell: settled for all before the first is run, so that methods are comparable."""
+    """The layout of each cell with `auto`, resolved before the first run, so that methods are comparable."""
     if study.settings.get("layout") != "auto":
         return {}
     from fedl2g.runs.batch import settle_layouts
 
     experiments = {}
     for cell in cells:
-        with suppress(SettingError):  # the run will meet the same error, and note it
+        with suppress(SettingError):  # the run will raise and record the same error
             experiments[study.path(cell)] = study.experiment(cell)
     return {path: experiment.layout for path, experiment in settle_layouts(experiments).items()}
 
@@ -192,7 +192,7 @@ def _run_cell(
     except Interrupted:
         raise
     except FedL2GError as error:
-        _log.warning("%s in %s (seed %d) could not be run: %s", cell.method, cell.column, cell.seed, error)
+        _log.warning("%s in %s (seed %d) failed: %s", cell.method, cell.column, cell.seed, error)
         study.note_failure(cell, str(error))
         return Outcome(cell, reason=str(error))
     study.note_failure(cell, None)
@@ -200,7 +200,7 @@ def _run_cell(
 
 
 class Pace:
-    """How long the remaining cells will take, corrected by how long the finished ones took."""
+    """Estimates the remaining time, corrected by the time of the finished cells."""
 
     def __init__(self, estimates: Mapping[str, float], jobs: int) -> None:
         self.estimates = dict(estimates)
@@ -209,7 +209,7 @@ class Pace:
         self.done = 0.0
 
     def finish(self, cell: Cell) -> float:
-        """Take a finished cell in; the seconds that are left."""
+        """Account for a finished cell; returns the estimated seconds left."""
         self.done += self.estimates.pop(cell.folder, 0.0)
         left = sum(self.estimates.values())
         return left * (time.monotonic() - self.started) / self.done if self.done else left / self.jobs

@@ -1,11 +1,11 @@
-"""A table of the paper with ours, the paper's and the difference: as text, Markdown, CSV and LaTeX."""
+"""Tables of the paper with our numbers, the paper's and the difference: as text, Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
 import csv
 import io
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ MISSING = "missing"
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell of a table: our number over the seeds that are there, the paper's, and what is unusual."""
+    """One cell of a table: our number over the finished seeds, the paper's, and a remark."""
 
     method: str
     column: Column
@@ -81,7 +81,7 @@ class Entry:
 
 
 def paper_number(value: dict[str, float]) -> float:
-    """The paper's number without its spread."""
+    """The paper's number without its standard deviation."""
     return value["mean"]
 
 
@@ -95,12 +95,18 @@ class Sheet:
     entries: dict[tuple[str, str], Entry]
 
     def entry(self, method: str, column: Column) -> Entry | None:
-        """A cell, or None where the layout has none."""
+        """A cell, or None if the layout has none."""
         return self.entries.get((method, column.name))
+
+    def rows(self, show: Callable[[Entry], str]) -> Iterator[tuple[str, list[str]]]:
+        """Each method's name in the paper and its cells as `show` prints them; "" where the layout has none."""
+        for method in self.methods:
+            entries = [self.entry(method, column) for column in self.columns]
+            yield METHOD_NAMES.get(method, method), ["" if entry is None else show(entry) for entry in entries]
 
 
 def sheets(experiment: PaperExperiment, study: Study, seeds: int | None = None) -> list[Sheet]:
-    """The experiment's tables; columns that only some methods have (server rates) make a table of their own."""
+    """The experiment's tables; columns that only some methods have (server learning rates) form a separate table."""
     failures = study.failures()
     planned: dict[tuple[str, str], list[Cell]] = {}
     for cell in study.cells(experiment, seeds):
@@ -171,7 +177,7 @@ def _value(metric: str, result: Any, study: Study, cell: Cell) -> float | None:
 
 
 def _mark_best(entries: dict[str, Entry]) -> dict[str, Entry]:
-    """Mark the best of a column, ours and the paper's, where there is a choice; less is better for costs."""
+    """Mark the best entry of a column, ours and the paper's, unless it is the only one; lower is better for costs."""
     if len(entries) == 1:
         return entries
     pick = min if next(iter(entries.values())).column.metric in COSTS else max
@@ -190,10 +196,10 @@ def _mark_best(entries: dict[str, Entry]) -> dict[str, Entry]:
 
 
 def provenance(experiment: PaperExperiment, study: Study, tables: Sequence[Sheet]) -> list[str]:
-    """What nobody may mistake: the scale, the seeds, the commit, how much is there."""
+    """The notes below a table: scale, seeds, commit, number of finished cells."""
     entries = [e for sheet in tables for e in sheet.entries.values() if e.remark != "not in the paper"]
-    there = [e for e in entries if e.ours is not None]
-    seeds = sorted({seed for e in there for seed in e.seeds})
+    finished = [e for e in entries if e.ours is not None]
+    seeds = sorted({seed for e in finished for seed in e.seeds})
     commits: set[str] = set()
     for cell in study.cells(experiment, max(len(seeds), 1)):
         run = study.run_of(cell)
@@ -206,15 +212,17 @@ def provenance(experiment: PaperExperiment, study: Study, tables: Sequence[Sheet
             "different experiments."
         )
     lines.append(
-        f"{len(there)} of {len(entries)} cells; seeds: {', '.join(map(str, seeds)) or 'none'}; "
+        f"{len(finished)} of {len(entries)} cells; seeds: {', '.join(map(str, seeds)) or 'none'}; "
         f"commit: {', '.join(sorted(commits)) or 'none'}."
     )
     if study.dataset_paths:
         files = {name: Path(path).name for name, path in sorted(study.dataset_paths.items())}
         lines.append("Images: " + ", ".join(f"{name} from {file}" for name, file in files.items()) + ".")
     if study.settings:
-        lines.append("Settings laid over every cell: " + ", ".join(f"{k}={v}" for k, v in study.settings.items()) + ".")
-    spread = sorted({len(e.seeds) for e in there})
+        lines.append(
+            "Settings overridden in every cell: " + ", ".join(f"{k}={v}" for k, v in study.settings.items()) + "."
+        )
+    spread = sorted({len(e.seeds) for e in finished})
     if spread and spread[0] < 3:
         lines.append(f"Fewer than three seeds in some cells (at least {spread[0]}); ± is given from two seeds on.")
     return [*lines, *experiment.notes, *experiment.notes_on(experiment.methods)]
@@ -226,7 +234,7 @@ def heading(column: Column) -> str:
 
 
 def rich_tables(tables: Sequence[Sheet]) -> list[Table]:
-    """For a terminal: three lines to a cell, ours, the paper's and the difference."""
+    """Tables for a terminal; each cell has three lines: ours, the paper's and the difference."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -239,19 +247,24 @@ def rich_tables(tables: Sequence[Sheet]) -> list[Table]:
             table.add_column(
                 escape("\n".join(part for part in column.heading if part)), justify="right", overflow="fold"
             )
-        for method in sheet.methods:
-            cells = []
-            for column in sheet.columns:
-                e = sheet.entry(method, column)
-                if e is None:
-                    cells.append("")
-                    continue
-                ours = f"[bold green]{escape(e.text_ours())}[/]" if e.best else escape(e.text_ours())
-                theirs = f"[bold]{e.text_paper()}[/]" if e.paper_best else e.text_paper()
-                cells.append(f"{ours}\n({theirs})\n[dim]{e.text_difference()}[/]")
-            table.add_row(METHOD_NAMES.get(method, method), *cells)
+        for name, cells in sheet.rows(_rich_cell):
+            table.add_row(name, *cells)
         result.append(table)
     return result
+
+
+def _rich_cell(e: Entry) -> str:
+    from rich.markup import escape
+
+    ours = f"[bold green]{escape(e.text_ours())}[/]" if e.best else escape(e.text_ours())
+    theirs = f"[bold]{e.text_paper()}[/]" if e.paper_best else e.text_paper()
+    return f"{ours}\n({theirs})\n[dim]{e.text_difference()}[/]"
+
+
+def _markdown_cell(e: Entry) -> str:
+    ours = f"**{e.text_ours()}**" if e.best else e.text_ours()
+    theirs = f"***{e.text_paper()}***" if e.paper_best else f"*{e.text_paper()}*"
+    return f"{ours} / {theirs} / {e.text_difference()}".replace("|", "\\|")
 
 
 def markdown(experiment: PaperExperiment, tables: Sequence[Sheet], lines: Sequence[str]) -> str:
@@ -261,23 +274,13 @@ def markdown(experiment: PaperExperiment, tables: Sequence[Sheet], lines: Sequen
     for sheet in tables:
         parts.append("| method | " + " | ".join(heading(c) for c in sheet.columns) + " |")
         parts.append("|---|" + "---:|" * len(sheet.columns))
-        for method in sheet.methods:
-            cells = []
-            for column in sheet.columns:
-                e = sheet.entry(method, column)
-                if e is None:
-                    cells.append("")
-                    continue
-                ours = f"**{e.text_ours()}**" if e.best else e.text_ours()
-                theirs = f"***{e.text_paper()}***" if e.paper_best else f"*{e.text_paper()}*"
-                cells.append(f"{ours} / {theirs} / {e.text_difference()}".replace("|", "\\|"))
-            parts.append(f"| {METHOD_NAMES.get(method, method)} | " + " | ".join(cells) + " |")
+        parts += [f"| {name} | " + " | ".join(cells) + " |" for name, cells in sheet.rows(_markdown_cell)]
         parts.append("")
     return "\n".join(parts)
 
 
 def as_csv(tables: Sequence[Sheet], study: Study) -> str:
-    """One line for each cell, with every number apart."""
+    """One line per cell, with every number in its own field."""
     out = io.StringIO()
     writer = csv.writer(out)
     names = "experiment method column metric ours std best_round seeds paper paper_std paper_rounds difference remark"
@@ -308,19 +311,19 @@ def latex(experiment: PaperExperiment, tables: Sequence[Sheet], lines: Sequence[
             parts.append(_spanning(sheet.columns))
         parts.append("Method & " + " & ".join(_tex(c.heading[-1]) for c in sheet.columns) + r" \\")
         parts.append(r"\midrule")
-        for method in sheet.methods:
-            ours, theirs = [], []
-            for column in sheet.columns:
-                e = sheet.entry(method, column)
-                text = "" if e is None else _tex(e.text_ours())
-                ours.append(rf"\textbf{{{text}}}" if e is not None and e.best else text)
-                theirs.append(
-                    "" if e is None else rf"{{\scriptsize paper {_tex(e.text_paper())}, {_tex(e.text_difference())}}}"
-                )
-            parts.append(f"{_tex(METHOD_NAMES.get(method, method))} & " + " & ".join(ours) + r" \\")
+        for (name, ours), (_, theirs) in zip(sheet.rows(_tex_ours), sheet.rows(_tex_paper), strict=True):
+            parts.append(f"{_tex(name)} & " + " & ".join(ours) + r" \\")
             parts.append(" & " + " & ".join(theirs) + r" \\")
         parts += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
     return "\n".join(parts)
+
+
+def _tex_ours(e: Entry) -> str:
+    return rf"\textbf{{{_tex(e.text_ours())}}}" if e.best else _tex(e.text_ours())
+
+
+def _tex_paper(e: Entry) -> str:
+    return rf"{{\scriptsize paper {_tex(e.text_paper())}, {_tex(e.text_difference())}}}"
 
 
 def _spanning(columns: Sequence[Column]) -> str:

@@ -88,7 +88,7 @@ class Mechanism:
     def noise_for(self, vector: Tensor, purpose: str, *ids: int) -> Tensor:
         """Gaussian noise derived from the vector itself.
 
-        A replay after an interruption, with the same vector, repeats the noise; a different vector gets different
+        A replay after an interruption, with the same vector, repeats the noise. A different vector gets different
         noise, since two vectors under the same noise would reveal their exact difference.
         """
         name = "/".join([str(self.seed), with_key(purpose), *map(str, ids)])

@@ -1,4 +1,4 @@
-"""Pictures of a partition: who holds how much of which class, in a terminal or as a bubble chart."""
+"""Charts of a partition (samples by client and class): as text, or as a bubble chart."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from fedl2g.report.figures import new_figure, write_figure
 
 COLOUR = "#2a6f97"
 SMALLEST_AREA = 1.0
-"""In square points: a single sample of a large dataset must still be seen."""
+"""In square points, so that a single sample of a large dataset stays visible."""
 _SIZES = " ·•●"
-_MOST_COLUMNS = 60
+_MAX_COLUMNS = 60
 
 
 def bubble_table(partition: Partition, labels: NDArray[Any], classes: int) -> str:
     """The bubble chart as text: a row per client with its sizes, and a dot per class that grows with its samples.
 
-    A dot's size says how the count compares with the largest in the table: up to a tenth, up to a half, above. Where
-    there are more classes than fit a line, neighbouring classes share a dot.
+    A dot's size shows the count relative to the largest in the table: up to a tenth, up to a half, above. If there are
+    more classes than fit on a line, neighbouring classes share a dot.
     """
     counts = partition.counts(labels, classes)
-    per_column = -(-classes // _MOST_COLUMNS)
+    per_column = -(-classes // _MAX_COLUMNS)
     columns = np.add.reduceat(counts, np.arange(0, classes, per_column), axis=1)
     largest = max(int(columns.max()), 1)
     width = max(len(str(partition.clients - 1)), len("client"))
@@ -97,6 +97,6 @@ def draw_bubbles(
 
 
 def _ticks(count: int) -> range:
-    """Every id where they fit, else every second, fifth, tenth and so on."""
+    """Every id if they fit, else every second, fifth, tenth and so on."""
     steps = (digit * 10**power for power in range(9) for digit in (1, 2, 5))
     return range(0, count, next(step for step in steps if count / step <= 25))

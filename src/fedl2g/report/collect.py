@@ -1,4 +1,4 @@
-"""What a report shows, gathered from run directories as plain values (no torch: reading runs stays quick)."""
+"""Collects the contents of a report from run directories as JSON values (imports no torch)."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Run:
 
     @property
     def traits(self) -> Traits | None:
-        """What is known of its method; None where that is not on this machine.
+        """The traits of its method; None if the method is not installed.
 
-        If the run names code for it, the run was opened with trust (`read_runs`).
+        A method that is code of the run was trusted when the run was opened (`read_runs`).
         """
         from fedl2g.methods.registry import get_method
 
@@ -67,7 +67,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but their seed."""
+    """Runs that differ only in their seed."""
 
     label: str
     runs: tuple[Run, ...]
@@ -94,24 +94,24 @@ def read_runs(paths: Iterable[Path], *, trust: bool = False) -> list[Run]:
 def _read(directory: RunDirectory) -> Run:
     run = Run(directory, _comparable(directory.settings()), directory.history())
     if "method.name" not in run.settings:
-        raise RunError(f"{directory.path / 'experiment.toml'} names no method; it is not a run of fedl2g")
+        raise RunError(f"{directory.path / 'experiment.toml'}: no method; restore the file from a copy")
     return run
 
 
 def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings such that files which say the same in more or fewer words are equal.
+    """Normalized settings, equal for equivalent experiment files.
 
-    Single settings are all there; of the tables only what is not its default, which also keeps a report readable.
+    Top-level settings are complete; of tables only the non-default settings are kept, so that reports stay readable.
     """
     defaults = default_settings()
     single = {name: value for name, value in defaults.items() if "." not in name}
-    told = {name: v for name, v in flat(written_out(settings)).items() if "." not in name or v != defaults.get(name)}
-    sampler = sampler_in_use(told.get("sampler"), protected="privacy.clip" in told)
-    return {**single, **told, "sampler": sampler}
+    given = {name: v for name, v in flat(written_out(settings)).items() if "." not in name or v != defaults.get(name)}
+    sampler = sampler_in_use(given.get("sampler"), protected="privacy.clip" in given)
+    return {**single, **given, "sampler": sampler}
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Runs by everything but their seed; a group is named by its method and by the settings that tell it apart."""
+    """Group runs by all settings except the seed; labels name the method and the settings that differ."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(json.dumps(_identity(run), sort_keys=True, default=str), []).append(run)
@@ -122,8 +122,8 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         own = identities[key]
         rivals = [one for one in identities.values() if one["method.name"] == own["method.name"]]
         differing = [k for k in _differing(rivals) if k.startswith("method.")] + common
-        marks = [f"{k.removeprefix('method.')}={_short(own[k])}" for k in differing if k in own]
-        label = ", ".join([str(own["method.name"]), *marks])
+        distinct = [f"{k.removeprefix('method.')}={_short(own[k])}" for k in differing if k in own]
+        label = ", ".join([str(own["method.name"]), *distinct])
         result.append(Group(label, tuple(sorted(members, key=lambda run: run.seed))))
     return result
 
@@ -144,7 +144,7 @@ def _short(value: object) -> str:
 
 
 def band(series: Sequence[Mapping[int, float]]) -> dict[str, list[Any]]:
-    """Rounds, and the mean, the least and the greatest over seeds (JSON has no NaN: absent values are None)."""
+    """Rounds, and the mean, minimum and maximum over seeds; values that are not finite are left out."""
     rounds = sorted(set().union(*series)) if series else []
     columns = [[one[r] for one in series if r in one and math.isfinite(one[r])] for r in rounds]
     kept = [(r, column) for r, column in zip(rounds, columns, strict=True) if column]
@@ -157,7 +157,7 @@ def band(series: Sequence[Mapping[int, float]]) -> dict[str, list[Any]]:
 
 
 def number(value: float | None, digits: int = 6) -> float | None:
-    """A number as short as its use allows; None for what JSON cannot hold."""
+    """A number rounded to `digits` significant digits; None if it is not finite, which JSON cannot express."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.{digits}g}")
@@ -174,12 +174,12 @@ def loss_series(history: Iterable[RoundRecord]) -> dict[int, float]:
 
 
 def trained_losses(run: Run) -> dict[int, float]:
-    """Original local loss by rounds of training: warm-up rounds, in which no model moves, do not count."""
+    """Original local loss by round of training; warm-up rounds, which train no model, are skipped."""
     return dict(enumerate(loss_series(run.history).values(), start=1))
 
 
 def loss_increase(groups: Sequence[Group]) -> dict[str, Any]:
-    """The introduction's figure: how much a method raises the clients' original local loss.
+    """The figure of the paper's introduction: how much a method raises the clients' original local loss.
 
     `relative`: the loss minus that of local training after as many rounds of training on the same seed (needs a group
     of the method `local` with the same data). `rise`: the largest climb of the loss above its own earlier minimum.
@@ -216,7 +216,7 @@ def _largest_rise(losses: Mapping[int, float]) -> float:
 
 
 def spent_megabytes(run: Run) -> dict[float, float]:
-    """Accuracy by the megabytes that had crossed in both directions, all participants together, when it was reached."""
+    """Accuracy by cumulative megabytes in both directions, summed over participants."""
     total, series = 0.0, {}
     for record in run.history:
         total += (record.up_bytes + record.down_bytes) / MB
@@ -226,7 +226,7 @@ def spent_megabytes(run: Run) -> dict[float, float]:
 
 
 def cost(run: Run) -> dict[str, float | None]:
-    """Megabytes and seconds of a round, all participants together; warm-up rounds apart from those with training."""
+    """Mean megabytes and seconds of a round, summed over participants; warm-up rounds separately."""
     rounds = [r for r in run.history if r.round > 0]
     warm = [r for r in rounds if r.round <= run.warmup_rounds]
     training = [r for r in rounds if r.round > run.warmup_rounds]
@@ -258,28 +258,28 @@ def client_spread(run: Run) -> dict[str, Any] | None:
 
 
 def diverged_round(run: Run) -> int | None:
-    """The round in which a run's numbers stopped being numbers."""
+    """The round in which a run diverged; None if it did not."""
     if run.status != "diverged":
         return None
     return (run.history[-1].round if run.history else 0) + 1
 
 
 def cached_dataset(fingerprint: str) -> Dataset | None:
-    """The dataset with this content, if this machine has it: nothing is downloaded, no code of a run is imported."""
+    """The dataset with this fingerprint from the local cache; downloads nothing and imports no code of a run."""
     from fedl2g.data import Dataset
     from fedl2g.data.cache import cache_folder
 
-    for meta in sorted(cache_folder(None).glob("[!.]*/meta.json")):  # those that are being written have a dot
+    for meta in sorted(cache_folder(None).glob("[!.]*/meta.json")):  # entries being written start with a dot
         try:
             if json.loads(meta.read_text(encoding="utf-8")).get("fingerprint") == fingerprint:
                 return Dataset.open(meta.parent)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # half written or damaged: the loader will mend it, a report can do without
+            continue  # incomplete or damaged: the loader repairs it
     return None
 
 
 def partition_counts(run: Run) -> dict[str, Any]:
-    """Samples by client and class; only each client's total when the dataset is not in this machine's cache."""
+    """Samples by client and class; only each client's total if the dataset is not in the local cache."""
     partition = run.directory.partition()
     dataset = cached_dataset(str(run.directory.about()["dataset_fingerprint"]))
     sizes = [[len(a), len(b)] for a, b in zip(partition.train, partition.test, strict=True)]

@@ -1,4 +1,4 @@
-"""t-SNE of what the server sends (guiding vectors, prototypes) against the clients' own class means and features."""
+"""t-SNE of the server's class vectors (guiding vectors, prototypes) with the clients' class means and features."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from fedl2g.engines.host import Host
     from fedl2g.payload import Payload
 
-MOST_FEATURES = 400
-MOST_CLASSES = 20  # more colours than this cannot be told apart; the classes with the most samples are shown
-FEWEST_POINTS = 8
+MAX_FEATURES = 400
+MAX_CLASSES = 20  # more colours are hard to distinguish; the largest classes are shown
+MIN_POINTS = 8
 BATCH = 250
 
 
 @dataclass(frozen=True)
 class _Vectors:
-    """What is drawn, before it is laid into the plane; owners are (class, client)."""
+    """The vectors to draw, before t-SNE; owners are (class, client)."""
 
     round: int
     space: str
@@ -36,7 +36,7 @@ class _Vectors:
 
 
 def embeddable(groups: Sequence[Group]) -> list[Group]:
-    """The groups whose clients and server exchange class vectors; those that learn them by guidance first."""
+    """The groups whose methods exchange class vectors, those with guiding gradients first."""
     known = [(group, group.traits) for group in groups]
     able = [(group, traits) for group, traits in known if traits is not None and traits.uploads == "class vectors"]
     return [group for group, traits in sorted(able, key=lambda pair: pair[1].vectors != "guiding gradients")]
@@ -45,15 +45,15 @@ def embeddable(groups: Sequence[Group]) -> list[Group]:
 def embed(run: Run) -> dict[str, Any] | None:
     """Points (x, y, kind, class, client) in the plane, from the run's last checkpoint.
 
-    None where there is nothing to draw: no checkpoint, data that is not on this machine, or a method whose server sends
-    no class vectors. Networks that are somebody's own code are imported: the run was opened with trust, or names none.
+    None if there is nothing to draw: no checkpoint, no cached dataset, or a server that sends no class vectors. Code
+    that the run names is imported: `read_runs` has checked that it is trusted.
     """
     import torch
 
     found = _vectors(run)
     if found is None:
         return None
-    shown = _largest_classes(found.feature_owners, MOST_CLASSES)
+    shown = _largest_classes(found.feature_owners, MAX_CLASSES)
     parts: dict[str, tuple[torch.Tensor, list[Any]]] = {
         "guide": (found.sent["rows"], [(int(c), None) for c in found.sent["ids"]]),
         "mean": (found.means, found.mean_owners),
@@ -66,7 +66,7 @@ def embed(run: Run) -> dict[str, Any] | None:
                 rows.append(vector.double())
                 owners.append((label, client))
                 kinds.append(kind)
-    if len(rows) < FEWEST_POINTS:
+    if len(rows) < MIN_POINTS:
         return None
     traits = run.traits
     guided = traits is not None and traits.vectors == "guiding gradients"
@@ -84,18 +84,18 @@ def embed(run: Run) -> dict[str, Any] | None:
 
 
 def _plane(points: torch.Tensor) -> Any:
-    """The points in two dimensions, between -1 and 1."""
+    """The points in two dimensions by t-SNE, scaled to [-1, 1]."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
     perplexity = min(30.0, (len(points) - 1) / 3)
-    with threadpool_limits(1):  # more threads wait for each other longer than they work on so few points
+    with threadpool_limits(1):  # more threads are slower for so few points
         plane = TSNE(perplexity=perplexity, init="pca", random_state=0, max_iter=500).fit_transform(points.numpy())
     return (plane - plane.mean(0)) / max(abs(plane).max(), 1e-9)
 
 
 def _vectors(run: Run) -> _Vectors | None:
-    """What the server of the last checkpoint would send, and what its clients' networks make of their test samples."""
+    """The next broadcast after the last checkpoint, and its clients' features (or logits) of their test samples."""
     import torch
     from safetensors import SafetensorError
 
@@ -125,9 +125,9 @@ def _vectors(run: Run) -> _Vectors | None:
                 host.restore(checkpoint.path)
                 of_clients = _client_vectors(host, experiment.clients, 0 if space == "features" else 1)
         finally:
-            host.close()  # no weights of clients stay behind on the disk
+            host.close()  # removes the clients' weights from the disk
     except (FedL2GError, OSError, KeyError, RuntimeError, SafetensorError):
-        return None  # a checkpoint of another version or half deleted: the report is complete without this figure
+        return None  # incompatible or incomplete checkpoint: the report does without this figure
     return _Vectors(checkpoint.round, space, dataset.class_names, sent, *of_clients)
 
 
@@ -146,7 +146,7 @@ def _client_vectors(
         for label in sorted(set(labels.tolist())):
             means.append(vectors[labels == label].mean(0))
             mean_owners.append((int(label), client))
-        step = max(1, len(labels) * clients // MOST_FEATURES)
+        step = max(1, len(labels) * clients // MAX_FEATURES)
         for index in range(0, len(labels), step):
             features.append(vectors[index])
             feature_owners.append((int(labels[index]), client))

@@ -1,4 +1,4 @@
-"""Figures made from runs (matplotlib), for papers and slides: PNG, PDF or SVG."""
+"""Figures of runs with matplotlib, as PNG, PDF or SVG."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def draw_curves(histories: Mapping[str, Sequence[Sequence[RoundRecord]]], path: 
 
 
 def draw_loss_increase(groups: Sequence[Group], path: Path) -> Path:
-    """The introduction's figure: the loss against local training, and its largest climb during training."""
+    """The figure of the paper's introduction: the loss minus that of local training, and its largest rise."""
     found = loss_increase(groups)
     figure = new_figure(path, 11, 4.2)
     left, right = figure.subplots(1, 2)
@@ -60,7 +60,7 @@ def draw_loss_increase(groups: Sequence[Group], path: Path) -> Path:
 
 
 def draw_costs(groups: Sequence[Group], path: Path) -> Path:
-    """Megabytes and seconds of a round by method, all participants together."""
+    """Megabytes and seconds per round by method, summed over participants."""
     costs = {group.label: cost(group.runs[0]) for group in groups}
     labels = list(costs)
     place = np.arange(len(labels))
@@ -87,14 +87,14 @@ def draw_costs(groups: Sequence[Group], path: Path) -> Path:
 
 
 def draw_embeddings(groups: Sequence[Group], path: Path) -> Path:
-    """t-SNE of what the server sends against the clients' class means and features, a panel for each method."""
+    """t-SNE of the server's class vectors with the clients' class means and features, a panel per method."""
     from fedl2g.report.embedding import embed, embeddable
 
     found = {group.label: value for group in embeddable(groups) if (value := embed(group.runs[0])) is not None}
     if not found:
         raise SettingError(
-            "t-SNE needs a run of a method whose server sends class vectors (such as fedl2g-f), with its checkpoints "
-            "and its dataset on this machine"
+            "tsne: nothing to draw; expected a run whose server sends class vectors (such as fedl2g-f), with its "
+            "checkpoints and its dataset in the local cache"
         )
     figure = new_figure(path, 4.6 * len(found), 4.6)
     for axes, (label, value) in zip(np.atleast_1d(figure.subplots(1, len(found))), found.items(), strict=True):
@@ -122,9 +122,11 @@ def _scatter(axes: Axes, label: str, value: Mapping[str, Any]) -> None:
 
 
 def new_figure(path: Path, width: float, height: float) -> Figure:
-    """An empty figure for a file; its suffix decides the format."""
+    """An empty figure; the suffix of `path` must be one of `FORMATS`."""
     if path.suffix.lower() not in FORMATS:
-        raise SettingError(f"cannot draw to {path.name!r}: the name must end in {', '.join(FORMATS)}")
+        raise SettingError(
+            f"--output: {path.name!r} is not a figure file; expected a name that ends in {', '.join(FORMATS)}"
+        )
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -134,7 +136,7 @@ def new_figure(path: Path, width: float, height: float) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Give all panels the same look and write the file."""
+    """Style all panels alike and write the file."""
     for axes in figure.axes:
         if axes.get_xticks().size:
             axes.grid(alpha=0.25)
@@ -143,19 +145,19 @@ def save_figure(figure: Figure, path: Path) -> Path:
 
 
 def write_figure(figure: Figure, path: Path, dpi: int = 150) -> Path:
-    """Write the file, as the figure is."""
+    """Write the figure without further styling."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=dpi)
     except OSError as error:
-        raise SettingError(f"cannot write {path}: {reason_of(error)}") from error
+        raise SettingError(f"{path}: cannot be written ({reason_of(error)}); choose another file") from error
     return path
 
 
 def _band(axes: Axes, label: str, series: Sequence[dict[int, float]]) -> None:
     rounds = sorted(set().union(*series))
     if not rounds:
-        axes.plot([], [], label=label)  # keeps the colours of both panels in step
+        axes.plot([], [], label=label)  # so that both panels use the same colours
         return
     values: NDArray[np.float64] = np.array([[one.get(r, np.nan) for r in rounds] for one in series])
     mean = np.nanmean(values, axis=0)

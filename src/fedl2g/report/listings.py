@@ -1,4 +1,4 @@
-"""Tables for the terminal of what there is to choose from: methods, models, datasets, experiments of the paper."""
+"""Terminal tables of the available methods, models, datasets and experiments of the paper."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def method_table(methods: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def model_table(models: Iterable[Mapping[str, Any]], title: str) -> Table:
-    """A row per architecture, with its size and, where it was measured, the time of a step."""
+    """A row per architecture, with its size and, if measured, the time of a training step."""
     table = Table("architecture", "parameters", "feature width", "ms per step", title=title)
     for model in models:
         step = "" if model["step_seconds"] is None else f"{1000 * model['step_seconds']:.1f}"
@@ -35,7 +35,7 @@ def group_table(groups: Mapping[str, Iterable[str]]) -> Table:
 
 
 def dataset_table(datasets: Iterable[Mapping[str, Any]]) -> Table:
-    """A row per dataset that is known by name."""
+    """A row per named dataset."""
     table = Table("dataset", "what it is", "images", "classes", "pixels", "domains", "download MB")
     for dataset in datasets:
         table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in dataset.values()))

@@ -1,4 +1,4 @@
-"""The HTML report: one file that opens offline, with its data, its style and its script inside."""
+"""The HTML report: one self-contained file with data, style and script."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from fedl2g.report.collect import (
 if TYPE_CHECKING:
     from fedl2g.methods.base import Traits
 
-MOST_EMBEDDINGS = 4
-MOST_PRESENCE = 12  # pictures of who was there when
+MAX_EMBEDDINGS = 4
+MAX_PRESENCE = 12  # charts of client availability
 ABSENT = "\N{EN DASH}"
 Progress = Callable[[str, int, int | None], None]
 
@@ -57,18 +57,18 @@ def write_report(
 ) -> Path:
     """Write the report of these runs (directories, or folders of them) to an HTML file.
 
-    Runs that name code are refused unless you `trust` them: their networks are built for t-SNE.
+    Runs that name code are refused without `trust`: their networks are built for t-SNE.
     """
     runs = read_runs(paths, trust=trust)
     if not runs:
-        raise SettingError(f"no runs in {', '.join(map(str, paths))}; start one with `fedl2g run`")
+        raise SettingError(f"{', '.join(map(str, paths))}: no runs found; start one with `fedl2g run`")
     content = collect_report(runs, title=title, tsne=tsne, notes=notes, progress=progress)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target, durable=False) as partial:
             partial.write_text(render(content), encoding="utf-8")
     except OSError as error:
-        raise SettingError(f"cannot write the report to {target}: {reason_of(error)}") from error
+        raise SettingError(f"{target}: cannot be written ({reason_of(error)}); choose another --output") from error
     return target
 
 
@@ -80,7 +80,7 @@ def collect_report(
     notes: Sequence[str] = (),
     progress: Progress = lambda what, done, total: None,
 ) -> dict[str, Any]:
-    """Everything the page shows, as plain values."""
+    """The contents of the page as JSON values."""
     groups = group_runs(runs)
     datasets = list(dict.fromkeys(Path(str(run.settings["dataset"])).stem for run in runs))
     return {
@@ -137,22 +137,22 @@ def _group(group: Group) -> dict[str, Any]:
 
 
 def _colour(method: str) -> int:
-    """The same number for the same method in every report; -1 for one that is not on this machine."""
+    """A number that is the same for a method in every report; -1 for one that is not installed."""
     names = method_names()
     return names.index(method) if method in names else -1
 
 
 def _byte_notes(groups: Sequence[Group]) -> list[str]:
-    """What must be known to read the megabytes of these methods."""
+    """Notes on the communication of these methods."""
     notes = [traits.communication_note for group in groups if (traits := group.traits) and not _dense(group, traits)]
     return list(dict.fromkeys(note for note in notes if note))
 
 
 def _dense(group: Group, traits: Traits) -> bool:
-    """Whether its clients send a row for every class, whichever they have: then a note about rows does not hold."""
+    """Whether its clients send a row for every class, which makes notes on the number of rows wrong."""
     settings = group.runs[0].settings
-    asked = settings.get("privacy.clip") or settings.get("privacy.dense_uploads")
-    return traits.uploads == "class vectors" and bool(asked)
+    dense = settings.get("privacy.clip") or settings.get("privacy.dense_uploads")
+    return traits.uploads == "class vectors" and bool(dense)
 
 
 def _summary(values: Sequence[float]) -> dict[str, float | None]:
@@ -178,7 +178,7 @@ def _thin(series: dict[float, float], most: int = 600) -> dict[str, list[Any]]:
 
 
 def _settings(groups: Sequence[Group]) -> dict[str, Any]:
-    """Settings that all groups share, and those in which they differ."""
+    """The settings shared by all groups, and those that differ."""
     rows = [{k: v for k, v in g.runs[0].settings.items() if k != "seed"} for g in groups]
     names = list(dict.fromkeys(k for row in rows for k in row))
     common, differing = {}, {}
@@ -221,7 +221,7 @@ def _embeddings(groups: Sequence[Group], progress: Progress) -> list[dict[str, A
     result: list[dict[str, Any]] = []
     wanted = embeddable(groups)
     for done, group in enumerate(wanted):
-        if len(result) == MOST_EMBEDDINGS:
+        if len(result) == MAX_EMBEDDINGS:
             break
         progress(f"t-SNE of {group.label}", done, len(wanted))
         found = embed(group.runs[0])
@@ -231,20 +231,20 @@ def _embeddings(groups: Sequence[Group], progress: Progress) -> list[dict[str, A
 
 
 def _presence(groups: Sequence[Group]) -> list[dict[str, str]]:
-    """Pictures of who was there when, of the first run of each group in which somebody was not.
+    """Charts of client availability, for the first run of each group if a client was unavailable in it.
 
-    Methods whose clients came and went alike, as they do with equal settings and seed, share one picture.
+    Methods with identical availability, as with equal settings and seed, share one chart.
     """
     from fedl2g.report.presence import draw_presence, presence
 
-    alike: dict[tuple[int, str], tuple[list[str], Run]] = {}
+    shared: dict[tuple[int, str], tuple[list[str], Run]] = {}
     for group in groups:
         run = group.runs[0]
         if any(record.away or record.missing for record in run.history):
             grid = json.dumps(presence(run.history, int(run.settings["clients"])))
-            alike.setdefault((run.seed, grid), ([], run))[0].append(group.label)
+            shared.setdefault((run.seed, grid), ([], run))[0].append(group.label)
     pictures: list[dict[str, str]] = []
-    for labels, run in list(alike.values())[:MOST_PRESENCE]:
+    for labels, run in list(shared.values())[:MAX_PRESENCE]:
         picture = io.BytesIO()
         draw_presence(run.history, int(run.settings["clients"]), picture)
         label = f"{'; '.join(labels)} (seed {run.seed})"
@@ -253,17 +253,17 @@ def _presence(groups: Sequence[Group]) -> list[dict[str, str]]:
 
 
 def _pictures(pictures: Sequence[dict[str, str]]) -> str:
-    """The pictures of who was there when as a section of the page; nothing where everybody always was."""
+    """The page's section with the charts of client availability; empty if there are none."""
     shown = "".join(
         f'<figure class="card"><figcaption>{html.escape(p["label"])}</figcaption>'
-        f'<img alt="Who was there when" src="data:image/png;base64,{p["png"]}"></figure>'
+        f'<img alt="Client availability by round" src="data:image/png;base64,{p["png"]}"></figure>'
         for p in pictures
     )
-    return f'<section id="presence"><h2>Who was there when</h2>{shown}</section>' if shown else ""
+    return f'<section id="presence"><h2>Client availability</h2>{shown}</section>' if shown else ""
 
 
 def render(content: dict[str, Any]) -> str:
-    """The page. Names come from run directories and are treated as foreign text: escaped, never as markup or code."""
+    """The HTML page. Text from run directories is untrusted and always escaped."""
     source = files("fedl2g.report") / "assets"
     style, script, page = ((source / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js", "html"))
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -276,12 +276,12 @@ def render(content: dict[str, Any]) -> str:
         "@DATA@": embed_json({name: values for name, values in content.items() if name != "presence"}),
         "@SCRIPT@": script,
     }
-    # In one pass, so that what is put in is never searched for further marks.
+    # In one pass, so that inserted text is not searched for placeholders.
     return re.sub("|".join(parts), lambda mark: parts[mark[0]], page)
 
 
 def embed_json(values: object) -> str:
-    """JSON that cannot end the script element it stands in, whatever strings it holds."""
+    """JSON that is safe inside a script element, whatever strings it contains."""
     text = json.dumps(values, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -289,7 +289,7 @@ def embed_json(values: object) -> str:
 
 
 def _table(content: dict[str, Any]) -> str:
-    """The results as plain HTML, so that the page says something where scripts do not run."""
+    """The results as static HTML, readable without scripts."""
     head = ("method", "best %", "last %", "at round", "up MB", "down MB", "client s", "warm-up s", "server s", "runs")
     groups = content["groups"]
     top = max((g["best"]["mean"] for g in groups if g["best"]["mean"] is not None), default=None)

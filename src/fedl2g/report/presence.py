@@ -1,4 +1,4 @@
-"""Who was there when: a picture with a row for each client and a column for each round."""
+"""The chart of client availability: a row per client and a column per round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedl2g.report.figures import write_figure
 from fedl2g.round.absence import AWAY, BUSY, DROPPED, LOST, NOT_JOINED
 from fedl2g.round.record import RoundRecord
 
-# In order: what is drawn, its colour and the reasons in the records that it stands for.
+# Legend entry, colour, and the recorded reasons that it covers.
 _KINDS = (
     ("replied", "#2a7f62", ()),
     ("late reply used", "#8ecae6", ()),
@@ -28,7 +28,7 @@ _REASON = {reason: number for number, (_, _, reasons) in enumerate(_KINDS) for r
 
 
 def presence(history: Sequence[RoundRecord], clients: int) -> list[list[int]]:
-    """For each client the kind (a number into the legend) of every round from 1 on."""
+    """For each client, the legend index of every round from 1 on."""
     rounds = [record for record in history if record.round > 0]
     return [[_kind(record, client) for record in rounds] for client in range(clients)]
 
@@ -40,14 +40,14 @@ def _kind(record: RoundRecord, client: int) -> int:
         return _NUMBER["late reply used"]
     reason = record.away.get(client)
     if reason is None and client in record.missing:
-        return _NUMBER["dropped out before training"]  # an engine's own word: the client could not be reached
+        return _NUMBER["dropped out before training"]  # reported by an engine: the client was unreachable
     if reason is not None:
         return _REASON.get(reason, _NUMBER["late or still busy"])
     return _NUMBER["replied"] if client in record.participants else _NUMBER["not asked"]
 
 
 def draw_presence(history: Sequence[RoundRecord], clients: int, target: Path | BytesIO) -> Path | BytesIO:
-    """Draw who was there when: to a file, or into memory for a page (a PNG for light and dark pages, untitled)."""
+    """Draw the chart to a file, or to memory for a page (an untitled PNG for light and dark pages)."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -72,7 +72,7 @@ def draw_presence(history: Sequence[RoundRecord], clients: int, target: Path | B
         axis.label.set_color(ink)
     axes.tick_params(colors=ink)
     axes.spines[:].set_color(ink)
-    axes.set(xlabel="round", ylabel="client", title="" if on_a_page else "Who was there when")
+    axes.set(xlabel="round", ylabel="client", title="" if on_a_page else "Client availability")
     shown = sorted({kind for row in grid for kind in row})
     figure.legend(
         handles=[Patch(color=_KINDS[kind][1], label=_KINDS[kind][0]) for kind in shown],

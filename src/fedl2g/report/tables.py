@@ -1,4 +1,4 @@
-"""Tables for the terminal about runs: result, profile, machine, a comparison of methods, what uploads gave away."""
+"""Terminal tables about runs: result, profile, machine, comparison of methods, leakage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def comparison_table(results: Mapping[str, Sequence[RunResult]]) -> Table:
-    """A row per method: mean and standard deviation over the seeds; the best accuracy stands out."""
+    """A row per method: mean and standard deviation over the seeds; the best accuracy is bold."""
     rows = {label: aggregate(found) for label, found in results.items() if found}
     top = max((row["best_accuracy"][0] for row in rows.values()), default=0.0)
     table = Table(title="Test accuracy in % (pooled over clients), mean ± std over seeds")
@@ -55,7 +55,7 @@ def result_table(result: RunResult) -> Table:
         "client accuracy": f"{result.mean_client_accuracy:.2%} ± {result.std_client_accuracy:.2%} (best round)",
         **{f"{name} accuracy": f"{value:.2%} (best round)" for name, value in result.other_accuracies.items()},
         "per round": f"{result.up_mb_per_round:.3f} MB up, {result.down_mb_per_round:.3f} MB down",
-        "time per round": f"clients {result.client_seconds_per_round:.2f} s in all, server "
+        "time per round": f"clients {result.client_seconds_per_round:.2f} s in total, server "
         f"{result.server_seconds_per_round:.3f} s",
         **_guarantee(result),
         **({"refused": f"{result.refused} replies"} if result.refused else {}),
@@ -66,12 +66,12 @@ def result_table(result: RunResult) -> Table:
 
 
 def profile_table(history: Iterable[RoundRecord]) -> Table:
-    """Where the time of the rounds went, the largest part first."""
+    """CPU seconds of all rounds by phase, largest first."""
     from fedl2g.learning.profiling import total_profile
 
     parts = total_profile(record.profile_seconds for record in history)
     whole = sum(parts.values()) or 1.0
-    table = Table("where the time went", "seconds", "share", title="profile (seconds of processors, all rounds)")
+    table = Table("phase", "seconds", "share", title="profile (CPU seconds, all rounds)")
     for name, seconds in sorted(parts.items(), key=lambda part: -part[1]):
         table.add_row(name, f"{seconds:.2f}", f"{seconds / whole:.1%}")
     return table
@@ -88,7 +88,7 @@ def machine_table(environment: Mapping[str, Any]) -> Table:
 
 
 def leak_table(leaks: Iterable[Leak]) -> Table:
-    """A row per method: what its uploads gave away, beside what it achieved."""
+    """A row per method: its leakage and its accuracy."""
     table = Table("method", "best accuracy", "AUC, one round", "AUC, all rounds", "AUC, samples", "up MB", "epsilon")
     for leak in leaks:
         table.add_row(

@@ -1,1 +1,1 @@
-"""The policies of a round: sampling, availability, checks, aggregation, the privacy budget."""
+"""The policies of a round: sampling, availability, checks of replies, aggregation, privacy budget, evaluation."""

@@ -1,4 +1,4 @@
-"""Why simulated clients are not there: the reasons that records hold and pictures of them know (no torch here)."""
+"""The reasons for which a simulated client does not reply, as records and figures name them (imports no torch)."""
 
 from __future__ import annotations
 

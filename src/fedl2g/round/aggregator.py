@@ -1,7 +1,7 @@
 """Combines the checked replies of a round by the experiment's rule, or with its privacy guarantee.
 
-The federation holds the aggregator and hands the method what came out of it. A method sees single replies only if its
-traits say so, and then no rule and no guarantee is accepted: `fedl2g.experiment` refuses the experiment.
+A method gets the combined result, not single replies, unless its traits set `raw_replies`; `fedl2g.experiment` refuses
+to combine such a method with a rule or a privacy guarantee.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from fedl2g.uploads.dense import Dense
 
 
 class Aggregator(Policy):
-    """Makes one `Combined` out of the replies of a round; None when there is nothing for the method to learn."""
+    """Turns the replies of a round into one `Combined`, or None when there is nothing to update from."""
 
     def __init__(self, traits: Traits, expected: Specification, dense: Dense | None) -> None:
         self.traits = traits
-        self.expected = expected  # what a method's upload looks like
+        self.expected = expected  # the method's upload before it is packed for privacy
         self.dense = dense
         self.arriving = dense.specification(expected) if dense is not None else expected
 
     def combine(self, round: int, replies: Sequence[Reply], broadcast: Payload) -> Combined | None:
-        """What the replies, ordered by client, come to; `broadcast` is what the clients of this round received."""
+        """Combine the replies, ordered by client; `broadcast` is the payload the clients of this round received."""
         raise NotImplementedError
 
     def decoded(self, payload: Payload) -> Payload:
-        """What a reply stands for, as the method's client made it."""
+        """The upload as the method's client half made it."""
         if self.dense is not None:
             payload = self.dense.unpack(payload)
         return self.traits.codec.decode(payload, self.expected)
 
     def started_from(self, broadcast: Payload) -> Payload:
-        """The network that the clients of a round started from."""
+        """The network from which the clients of a round started."""
         return self.traits.codec.decode(broadcast, self.expected)
 
 
 class RawReplies(Aggregator):
-    """Hands over the replies by themselves, to a method that asks for that."""
+    """Passes the single replies on, for methods with `Traits.raw_replies`."""
 
     def combine(self, round: int, replies: Sequence[Reply], broadcast: Payload) -> Combined | None:
         if not replies:
@@ -55,7 +55,7 @@ class RawReplies(Aggregator):
 
 
 class ByRule(Aggregator):
-    """Combines by a rule: the mean, or a robust one."""
+    """Combines replies by a registered rule: the mean, or a robust one."""
 
     def __init__(
         self, settings: Aggregation, traits: Traits, expected: Specification, dense: Dense | None = None
@@ -83,9 +83,9 @@ class ByRule(Aggregator):
 
 
 class Private(Aggregator):
-    """Combines by the mechanism of the guarantee; on the server it adds noise even where nobody replied.
+    """Combines replies under differential privacy.
 
-    That nobody did is private too.
+    With noise on the server, noise is added even to a round without replies: that nobody replied is private too.
     """
 
     def __init__(self, mechanism: Mechanism, traits: Traits, expected: Specification, dense: Dense) -> None:
@@ -103,7 +103,7 @@ class Private(Aggregator):
         return Combined(_weighted(combined) if self.traits.every_row else combined)
 
     def _class_vectors(self, round: int, payloads: Sequence[Payload]) -> Payload:
-        """The noisy sum of class vectors, divided by what is not private."""
+        """The noisy sum of class vectors over a public denominator: a fixed number, or the noisy counts."""
         settings, dtype = self.mechanism.settings, self.arriving["rows"].dtype
         like = {name: torch.zeros([int(n) for n in s.shape], dtype=s.dtype) for name, s in self.arriving.items()}
         like["ids"] = torch.arange(len(like["ids"]))
@@ -114,11 +114,11 @@ class Private(Aggregator):
         noise = self.mechanism.std / settings.count_weight
         if not self.on_server:
             noise *= max(1, len(payloads)) ** 0.5
-        ids = (total[PRESENT] > 3 * noise).nonzero().flatten()  # a smaller count may be noise: as if nobody had it
+        ids = (total[PRESENT] > 3 * noise).nonzero().flatten()  # smaller counts may be noise alone
         return {"ids": ids, "rows": (total["rows"][ids] / total[PRESENT][ids, None]).to(dtype)}
 
     def _network(self, round: int, payloads: Sequence[Payload], start: Payload) -> Payload:
-        """The network that the clients started from, moved by the noisy sum of their changes over the fixed number."""
+        """The start network plus the noisy sum of the clients' changes over the expected number of participants."""
         total = self._total(round, payloads, start, start)
         return self.mechanism.payload(total / self.mechanism.expected_participants, start, start)
 
@@ -126,7 +126,7 @@ class Private(Aggregator):
         total = torch.zeros_like(self.mechanism.vector(like, start))
         for payload in payloads:
             vector = self.mechanism.vector(payload, start)
-            # With the noise on the server, the bound must hold whatever a client did.
+            # Noise on the server covers clipped vectors only, and a client cannot be trusted to have clipped its own.
             total += self.mechanism.clipped(vector) if self.on_server else vector
         return total + self.mechanism.noise_for(total, "privacy_server", round) if self.on_server else total
 

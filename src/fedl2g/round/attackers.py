@@ -1,4 +1,4 @@
-"""Which clients attack, for the records: what they do is a stage of their uploads."""
+"""Records which clients attacked; the attack itself is a stage of their uploads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedl2g.round.record import RoundRecord
 
 
 class Attackers(Policy):
-    """Notes who of the asked clients attacked."""
+    """Lists the attackers among the clients that were asked to train."""
 
     def __init__(self, hostile: frozenset[int]) -> None:
         self.hostile = hostile

@@ -1,4 +1,4 @@
-"""Who is there when: simulated drop-out, slow clients, absences and late joiners, the same on every engine.
+"""Simulated availability: drop-out, slow clients, absences and late joiners, identical on every engine.
 
 Time is simulated: the typical client needs 1, client i in round t needs exp(spread * a_i + jitter * b_it) with a, b
 standard normal. A client that needs n deadlines is busy until the round t + n - 1, in which its reply arrives.
@@ -26,18 +26,18 @@ from fedl2g.round.record import RoundRecord
 
 
 @dataclass(frozen=True)
-class Fate:
+class Outcome:
     """What happens to a client that is asked to train in a round."""
 
     trains: bool
-    reason: str = ""  # why its reply does not arrive in this round; "" when it does
+    reason: str = ""  # why its reply misses this round; "" when it arrives in time
     delay: int = 0  # rounds by which the reply is late
 
 
 class Availability(Policy):
-    """Lets the clients train that are there, and delivers their replies when they arrive.
+    """Filters participants by simulated availability and delays their replies.
 
-    Every choice follows from the seed. It remembers who is busy, and the replies that are on their way.
+    Everything is derived from the seed. Its state is the busy clients and the replies in transit.
     """
 
     def __init__(self, settings: Settings, clients: int, seed: int) -> None:
@@ -46,39 +46,39 @@ class Availability(Policy):
         self.on = settings != Settings()
         self._schedule = Schedule(settings, clients, seed)
         self._late: list[LateReply] = []
-        self._fates: dict[int, Fate] = {}  # of this round's participants that train
+        self._outcomes: dict[int, Outcome] = {}  # of the participants that train in this round
         self._away: dict[int, str] = {}
         self._missing: dict[int, str] = {}
         self._arrived: dict[int, int] = {}  # client -> the round that its late reply belongs to
 
     def admit(self, round: int, plan: Sequence[int]) -> list[int]:
-        """Those of the planned participants that train in this round."""
-        self._fates, self._missing, self._arrived = {}, {}, {}
-        self._away = self._schedule.whereabouts(round)
+        """The planned participants that train in this round."""
+        self._outcomes, self._missing, self._arrived = {}, {}, {}
+        self._away = self._schedule.unavailable(round)
         for client in plan:
             reason = self._away.get(client)
-            fate = self._schedule.fate(client, round) if reason is None else Fate(trains=False, reason=reason)
-            if fate.trains:
-                self._fates[client] = fate
-            if fate.reason:
-                self._missing[client] = self._away[client] = fate.reason
-            if fate.delay:
-                self._schedule.busy[client] = round + fate.delay
-        return list(self._fates)
+            outcome = self._schedule.outcome(client, round) if reason is None else Outcome(trains=False, reason=reason)
+            if outcome.trains:
+                self._outcomes[client] = outcome
+            if outcome.reason:
+                self._missing[client] = self._away[client] = outcome.reason
+            if outcome.delay:
+                self._schedule.busy[client] = round + outcome.delay
+        return list(self._outcomes)
 
     def deliver(self, round: int, answers: Iterable[Answer]) -> Iterator[Answer]:
-        """What reaches the server in this round: replies on time, then those of earlier rounds that arrive now."""
+        """The answers that reach the server in this round: first those on time, then late replies of earlier rounds."""
         for answer in answers:
-            fate = self._fates[answer.client]
-            if not fate.reason or not isinstance(answer, Reply):
+            outcome = self._outcomes[answer.client]
+            if not outcome.reason or not isinstance(answer, Reply):
                 yield answer
                 continue
-            yield Absent(answer.client, fate.reason, answer.report)
-            if self._schedule.uses(fate):
-                # Its time counts in this round, in which it trained.
+            yield Absent(answer.client, outcome.reason, answer.report)
+            if self._schedule.uses(outcome):
+                # Its training time is already counted in this round.
                 report = replace(answer.report, seconds=0.0, laps={})
-                reply = replace(answer, report=report, weight=self._schedule.weight(fate.delay))
-                self._late.append(LateReply(round + fate.delay, round, reply))
+                reply = replace(answer, report=report, weight=self._schedule.weight(outcome.delay))
+                self._late.append(LateReply(round + outcome.delay, round, reply))
         due = [late for late in self._late if late.arrives <= round]
         self._late = [late for late in self._late if late.arrives > round]
         for late in sorted(due, key=lambda late: late.reply.client):
@@ -106,19 +106,19 @@ class Availability(Policy):
         late = [LateReply.from_dict(v, p, self.clients) for v, p in zip(values["late"], payloads, strict=True)]
         busy = {int(client): int(until) for client, until in values["busy"]}
         self._late, self._schedule.busy = late, busy
-        self._fates, self._away, self._missing, self._arrived = {}, {}, {}, {}
+        self._outcomes, self._away, self._missing, self._arrived = {}, {}, {}, {}
 
 
 @dataclass(frozen=True)
 class LateReply:
-    """A reply that is on its way."""
+    """A reply in transit: trained in round `asked`, delivered in round `arrives`."""
 
     arrives: int
     asked: int
     reply: Reply
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the payload, for a checkpoint."""
+        """All fields except the payload, for a checkpoint."""
         r = self.reply
         return {
             "arrives": self.arrives,
@@ -130,68 +130,68 @@ class LateReply:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], payload: Payload, clients: int) -> LateReply:
-        """Read `to_dict` back; ValueError if it is none."""
-        whole = [values[name] for name in ("client", "arrives", "asked")]
-        if any(type(number) is not int for number in whole):
-            raise ValueError(f"a late reply with the numbers {whole}")
+        """Inverse of `to_dict`; ValueError if the values are malformed."""
+        numbers = [values[name] for name in ("client", "arrives", "asked")]
+        if any(type(number) is not int for number in numbers):
+            raise ValueError(f"late reply: client, arrives and asked are {numbers}; expected integers")
         if not 0 <= values["client"] < clients or not 0 < values["asked"] < values["arrives"]:
-            raise ValueError(f"a late reply with the numbers {whole}")
+            raise ValueError(f"late reply: client, arrives and asked are {numbers}; out of range")
         if type(values["weight"]) is not float or not 0 < values["weight"] <= 1:
-            raise ValueError(f"a late reply of weight {values['weight']}")
+            raise ValueError(f"late reply: weight is {values['weight']}; expected a number above 0 and at most 1")
         report = TypeAdapter(Report).validate_json(json.dumps(values["report"]), strict=True)
         return cls(values["arrives"], values["asked"], Reply(values["client"], payload, report, values["weight"]))
 
 
 class Schedule:
-    """Decides each client's fate from the seed; remembers who is busy."""
+    """Derives from the seed what happens to each client; keeps track of the busy ones."""
 
     def __init__(self, settings: Settings, clients: int, seed: int) -> None:
         self.settings = settings
         self.clients = clients
         self.seed = seed
         self.on = settings != Settings()
-        self.busy: dict[int, int] = {}  # client -> the round in which it is done
+        self.busy: dict[int, int] = {}  # client -> the last round in which it is busy
         self._joins = self._drawn_joins()
         self._unstable = self._share(settings.unstable_share, "unstable") if self.on else frozenset()
         self._absences: dict[int, _Absences] = {}
 
-    def whereabouts(self, round: int) -> dict[int, str]:
+    def unavailable(self, round: int) -> dict[int, str]:
         """The clients that cannot be asked in a round, and why."""
         if not self.on:
             return {}
-        found = {client: self._where(client, round) for client in range(self.clients)}
+        found = {client: self._reason(client, round) for client in range(self.clients)}
         return {client: reason for client, reason in found.items() if reason}
 
-    def _where(self, client: int, round: int) -> str:
+    def _reason(self, client: int, round: int) -> str:
         if round < self._joins.get(client, 1):
             return NOT_JOINED
         if self.settings.leave and self._absent(client, round):
             return AWAY
         return BUSY if round <= self.busy.get(client, 0) else ""
 
-    def fate(self, client: int, round: int) -> Fate:
-        """What becomes of a client that is there and asked."""
+    def outcome(self, client: int, round: int) -> Outcome:
+        """What happens to an available client that is asked to train."""
         if not self.on:
-            return Fate(trains=True)
+            return Outcome(trains=True)
         stream = rng.numpy_stream(self.seed, "dropout", client, round)
         before, after = stream.random(2)
         if client in self._unstable and before < self.settings.dropout_before:
-            return Fate(trains=False, reason=DROPPED)
+            return Outcome(trains=False, reason=DROPPED)
         delay = self._delay(client, round)
         if client in self._unstable and after < self.settings.dropout_after:
-            return Fate(trains=True, reason=LOST, delay=delay)
+            return Outcome(trains=True, reason=LOST, delay=delay)
         if delay:
-            return Fate(trains=True, reason=f"{LATE} by {delay} round{'s' if delay > 1 else ''}", delay=delay)
-        return Fate(trains=True)
+            return Outcome(trains=True, reason=f"{LATE} by {delay} round{'s' if delay > 1 else ''}", delay=delay)
+        return Outcome(trains=True)
 
     def weight(self, delay: int) -> float:
-        """What a reply counts that comes so many rounds late."""
+        """The weight of a reply that arrives `delay` rounds late."""
         return float((1 + delay) ** -self.settings.staleness_power)
 
-    def uses(self, fate: Fate) -> bool:
-        """Whether a late reply is waited for."""
-        late = fate.reason.startswith(LATE)
-        return late and self.settings.late == "use" and fate.delay <= self.settings.maximum_delay
+    def uses(self, outcome: Outcome) -> bool:
+        """Whether a late reply will be used when it arrives."""
+        late = outcome.reason.startswith(LATE)
+        return late and self.settings.late == "use" and outcome.delay <= self.settings.maximum_delay
 
     def _delay(self, client: int, round: int) -> int:
         if self.settings.deadline is None:
@@ -218,7 +218,7 @@ class Schedule:
 
 @dataclass
 class _Absences:
-    """The rounds in which one client is away, found as far as they are asked for."""
+    """The rounds in which one client is away, computed lazily."""
 
     seed: int
     client: int

@@ -1,4 +1,4 @@
-"""When clients are evaluated, which of them, and what their results come to."""
+"""When clients are evaluated, which of them, and how their results are pooled."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fedl2g.round.record import Accuracy, RoundRecord
 
 
 class Evaluator(Policy):
-    """Evaluates all clients, or a sample of them, every few rounds.
+    """Evaluates all clients, or a sample of them, every `evaluate_every` rounds.
 
-    `groups` names sets of clients whose pooled accuracy is recorded beside that of all.
+    `groups` names sets of clients whose pooled accuracy is recorded separately.
     """
 
     def __init__(self, experiment: Experiment, groups: Mapping[str, frozenset[int]]) -> None:
@@ -25,11 +25,11 @@ class Evaluator(Policy):
         self._refused: dict[int, str] = {}
 
     def due(self, round: int) -> bool:
-        """Whether there is an evaluation after a round (round 0: before the first)."""
+        """Whether clients are evaluated after this round (round 0: before the first)."""
         return round % self.experiment.evaluate_every == 0 or round == self.experiment.rounds
 
     def draw(self, round: int) -> Sequence[int]:
-        """The clients that are evaluated after a round: all, or a sample from a stream of its own."""
+        """The clients that are evaluated after a round: all, or a sample from its own random stream."""
         clients, count = self.experiment.clients, self.experiment.evaluated_per_round
         if count == clients:
             return range(clients)
@@ -37,7 +37,7 @@ class Evaluator(Policy):
         return sorted(stream.choice(clients, size=count, replace=False).tolist())
 
     def collect(self, answers: Iterable[Evaluation | Rejected]) -> None:
-        """Take the results in."""
+        """Pool the results; note the clients whose evaluation was refused."""
         found = []
         for answer in answers:
             if isinstance(answer, Evaluation):
@@ -53,7 +53,7 @@ class Evaluator(Policy):
 
 
 def pooled_accuracy(evaluations: Sequence[Evaluation], groups: Mapping[str, frozenset[int]]) -> Accuracy | None:
-    """What single clients' results come to; None where no client could be reached."""
+    """The accuracy over all evaluated clients; None if there are none."""
     if not evaluations:
         return None
     samples = sum(e.samples for e in evaluations)

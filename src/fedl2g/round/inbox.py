@@ -1,4 +1,4 @@
-"""What arrives from the clients: counted, checked, and refused where it cannot be used."""
+"""Counts and checks the clients' replies, and refuses the unusable ones."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fedl2g.round.record import RoundRecord
 from fedl2g.round.timing import Timing
 
 _log = logging.getLogger(__name__)
-_LOSS_LIMIT = 1e30  # the sum of many clients' losses must stay a number
+_LOSS_LIMIT = 1e30  # so that the mean over many clients stays finite
 
 
 class Inbox(Policy):
-    """Takes the answers of a round in.
+    """Collects the answers of a round.
 
-    `patient`: a round without a usable reply is no reason to stop. Otherwise it says that training has diverged: at
-    once if several replies were refused, after two such rounds if it was only one.
+    A round in which replies were refused and none was usable counts as divergence: at once if several replies were
+    refused, after two such rounds in a row if it was only one. With `patient` it never does.
     """
 
     def __init__(self, codec: Codec, expected: Specification, timing: Timing, *, patient: bool) -> None:
@@ -43,14 +43,14 @@ class Inbox(Policy):
         self._losses: dict[int, float] = {}
 
     def check(self, reply: Reply) -> None:
-        """Refuse a reply that cannot be used (PayloadError)."""
+        """Raise PayloadError if the reply cannot be used."""
         loss = reply.report.loss
         if loss is not None and not abs(loss) < _LOSS_LIMIT:
             raise PayloadError("its training loss is NaN, infinite or too large")
         self.codec.check(reply.payload, self.expected)
 
     def collect(self, round: int, answers: Iterable[Answer]) -> list[Reply]:
-        """The replies that can be used, ordered by client: sums of floats depend on the order."""
+        """The usable replies, ordered by client because float sums depend on the order."""
         self._clear()
         accepted = []
         for answer in answers:

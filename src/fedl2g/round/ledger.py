@@ -1,4 +1,4 @@
-"""The privacy budget: what the uploads so far have spent, and whether one more round may be played."""
+"""The privacy budget: the epsilon spent so far, and whether another round fits into it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from fedl2g.round.record import RoundRecord
 
 
 class Ledger(Policy):
-    """Keeps account; without a guarantee there is nothing to keep."""
+    """Accounting for experiments without a privacy guarantee: does nothing."""
 
-    def objection(self, round: int, plan: Sequence[int]) -> str | None:
-        """Why a round with these participants may not be played."""
+    def reason_to_stop(self, round: int, plan: Sequence[int]) -> str | None:
+        """Why a round with these participants must not be run; None if it may."""
         return None
 
     def spend(self, round: int, plan: Sequence[int]) -> None:
-        """A round with these participants was played."""
+        """Account for a round with these participants."""
 
 
 class PrivacyLedger(Ledger):
-    """Counts rounds and participations, and says what epsilon they spent."""
+    """Counts rounds and participations, and computes the epsilon they spent."""
 
     def __init__(self, mechanism: Mechanism, *, uploads: bool) -> None:
         self.mechanism = mechanism
-        self.uploads = uploads  # a method that sends nothing spends nothing
+        self.uploads = uploads  # without uploads nothing is spent
         self._rounds = 0
         self._participations: Counter[int] = Counter()
-        mechanism.epsilon(1, 1)  # what the accountant lacks is said now, not after the first round
+        mechanism.epsilon(1, 1)  # fail now, not after the first round, if the accountant is not installed
 
-    def objection(self, round: int, plan: Sequence[int]) -> str | None:
+    def reason_to_stop(self, round: int, plan: Sequence[int]) -> str | None:
         limit = self.mechanism.settings.max_epsilon
         if limit is None or self._epsilon(round, self._participations + Counter(plan)) <= limit:
             return None

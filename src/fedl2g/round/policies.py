@@ -1,4 +1,4 @@
-"""The policies of an experiment's rounds. A new one is a file beside this and a line here."""
+"""Builds the policies of an experiment. To add one, write a module in this package and list it here."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Policies:
 
 
 def make_policies(experiment: Experiment, server: AnyServerHalf, engine: Engine) -> Policies:
-    """The policies that an experiment asks for."""
+    """Make the policies of an experiment."""
     e = experiment
     traits = get_method(e.method.name).traits
     mechanism = Mechanism.of(e)
     aggregator = _aggregator(e, server, traits, mechanism)
     hostile = hostile_clients(e.attack, e.clients, e.seed)
     timing = Timing(e.execution.profile, engine.lanes)
-    # With the noise on the server a stop would tell of private data.
+    # With noise on the server, stopping because of refused replies would reveal private data.
     patient = engine.retries or (mechanism is not None and mechanism.settings.noise == "server")
     return Policies(
         sampler=samplers.get(e.sampler_name)(e),

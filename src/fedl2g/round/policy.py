@@ -1,4 +1,4 @@
-"""A policy: a part of the round with a state of its own and its part of the record."""
+"""The base class of policies: a part of the round with its own state and its part of the record."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ State = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and values that JSO
 
 
 class Policy:
-    """What every policy answers; most have nothing to remember from round to round."""
+    """One part of a round; stateless unless `state_dict` is overridden."""
 
     def write(self, record: RoundRecord, asked: Sequence[int]) -> None:
         """Write this policy's part of the record of a round in which these clients were asked to train."""
 
     def state_dict(self) -> State:
-        """What must be known to go on after an interruption."""
+        """The state from which the policy can be resumed."""
         return {}, {}
 
     def load_state_dict(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """Go on from `state_dict()`; ValueError, KeyError or TypeError if it is none."""
+        """Restore a `state_dict()`; ValueError, KeyError or TypeError if it is malformed."""

@@ -1,4 +1,4 @@
-"""What is recorded of a round (no torch here: readers of runs stay quick)."""
+"""The record of a round (imports no torch, so that commands that read runs start fast)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 MB = 2**20
 
-_STRICT: ConfigDict = {"extra": "forbid", "allow_inf_nan": False}  # for files that are read back
+_STRICT: ConfigDict = {"extra": "forbid", "allow_inf_nan": False}  # records are read back from files
 
 
 @dataclass
 class Accuracy:
-    """How the clients' predictions did on their own test sets."""
+    """Accuracy of the clients on their own test sets."""
 
     __pydantic_config__ = _STRICT
 
@@ -44,13 +44,13 @@ class RoundRecord:
     client_seconds: float = 0.0  # summed over participants
     server_seconds: float = 0.0
     evaluation_seconds: float = 0.0
-    profile_seconds: dict[str, float] = field(default_factory=dict)  # where the round's time went, if measured
+    profile_seconds: dict[str, float] = field(default_factory=dict)  # seconds by phase, with `execution.profile`
     refused: dict[int, str] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)  # participants without a reply, and why
     server: dict[str, float] = field(default_factory=dict)  # the method's own numbers
     privacy: dict[str, float] = field(default_factory=dict)  # epsilon spent so far, its delta, the noise multiplier
-    hostile: list[int] = field(default_factory=list)  # simulated: those that attacked
-    away: dict[int, str] = field(default_factory=dict)  # simulated: who was not there, or did not reply; why
+    hostile: list[int] = field(default_factory=list)  # simulated: participants that attacked
+    away: dict[int, str] = field(default_factory=dict)  # simulated: clients that were away or did not reply, and why
     late: dict[int, int] = field(default_factory=dict)  # simulated: replies used now, and the round they belong to
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,10 +59,10 @@ class RoundRecord:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RoundRecord:
-        """Read `to_dict` back (JSON turns the client numbers into strings); ValueError if it is not a record."""
+        """Inverse of `to_dict`, also after JSON made strings of the client numbers; ValueError if malformed."""
         record: RoundRecord = _reader(cls).validate_python(values)  # type: ignore[arg-type]
         if not 0 <= record.round < 2**53:
-            raise ValueError(f"a record of round {record.round}")
+            raise ValueError(f"round: {record.round} is out of range")
         return record
 
 
@@ -74,7 +74,7 @@ def best_record(history: Sequence[RoundRecord]) -> RoundRecord | None:
 
 @functools.cache
 def _reader(kind: type) -> TypeAdapter[Any]:
-    """Checks what a file says before it becomes a record: names, types, finite numbers."""
+    """A validator of records read from files: names, types, finite numbers."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)

@@ -1,8 +1,8 @@
-"""Rules by which the server combines replies; all but the mean are made so that few hostile clients cannot steer them.
+"""Rules by which the server combines replies; all except the mean limit the influence of a few hostile clients.
 
-Class vectors are combined class by class over the clients that sent one; networks over all clients. The rules other
-than the mean do not use the sizes that clients claim for their data sets: a client could claim any. Weights given here
-are the server's own (how stale a reply is).
+Class vectors are combined class by class over the clients that sent one; networks over all clients. Only the mean uses
+the dataset sizes that clients report: a hostile client could report any size. The weights here are the server's own
+(the staleness of a reply).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fedl2g.payload import Payload, mean_by_class, mean_payload
 from fedl2g.registry import rules
 
 Combine = Callable[[Tensor, Tensor, Aggregation], Tensor]
-"""One row out of the rows of (values, weights, settings): values n x d, a row for each client, weights n; float64."""
+"""Combine (values, weights, settings) to one row: values n x d with a row per client, weights n, all float64."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How many vectors become one. `whole_update`: a network's change is one vector, not a vector for each tensor."""
+    """Combines many vectors to one; with `whole_update` a network's change is one vector, not one per tensor."""
 
     combine: Combine
     whole_update: bool = False
@@ -31,7 +31,7 @@ class Rule:
     def class_vectors(
         self, payloads: Sequence[Payload], weights: Sequence[float] | None, settings: Aggregation
     ) -> Payload:
-        """For each class that was sent, one row out of the rows sent for it."""
+        """Combine the rows of each class that was sent."""
         given = [1.0] * len(payloads) if weights is None else weights
         all_ids = torch.cat([p["ids"] for p in payloads])
         all_rows = torch.cat([p["rows"] for p in payloads])
@@ -53,7 +53,7 @@ class Rule:
         sizes: Sequence[float] | None,
         settings: Aggregation,
     ) -> Payload:
-        """One network out of many; `reference` is what the clients started from, `sizes` count in the mean alone."""
+        """Combine networks; `reference` is where the clients started, `sizes` are used by the mean only."""
         given = torch.tensor([1.0] * len(payloads) if weights is None else list(weights), dtype=torch.float64)
         if self.whole_update:
             start = _flat(reference)
@@ -68,7 +68,7 @@ class Rule:
 
 
 class Mean(Rule):
-    """The mean, with sums that are cheaper than those of the general rule."""
+    """The mean, with cheaper sums than the general rule."""
 
     def class_vectors(
         self, payloads: Sequence[Payload], weights: Sequence[float] | None, settings: Aggregation
@@ -97,7 +97,7 @@ def weighted_mean(values: Tensor, weights: Tensor, settings: Aggregation) -> Ten
 
 
 def weighted_median(values: Tensor, weights: Tensor, settings: Aggregation) -> Tensor:
-    """The coordinate median; with equal weights and an even count the middle of the two middle values."""
+    """The coordinate median; with equal weights and an even count, the mean of the two middle values."""
     ordered, order = values.sort(dim=0)
     reached = weights[order].cumsum(0)
     half = weights.sum() / 2
@@ -107,7 +107,7 @@ def weighted_median(values: Tensor, weights: Tensor, settings: Aggregation) -> T
 
 
 def trimmed_mean(values: Tensor, weights: Tensor, settings: Aggregation) -> Tensor:
-    """The mean of each coordinate without the `trim` share of values at either end (rounded down)."""
+    """The mean of each coordinate without the share `trim` of the values at either end (rounded down)."""
     cut = int(len(values) * settings.trim + 1e-9)
     ordered, order = values.sort(dim=0)
     kept, kept_weights = ordered[cut : len(values) - cut], weights[order][cut : len(values) - cut]
@@ -115,16 +115,16 @@ def trimmed_mean(values: Tensor, weights: Tensor, settings: Aggregation) -> Tens
 
 
 def norm_clipped_mean(values: Tensor, weights: Tensor, settings: Aggregation) -> Tensor:
-    """The mean after long rows were shortened to `clip`, or to the median of the rows' norms."""
+    """The mean of the rows clipped to norm `clip`, or to the median of the rows' norms."""
     norms = _norms(values)
-    # The lower median: of two senders, the longer vector must not set the bound.
+    # The lower median: with two senders, the longer vector must not set the bound.
     bound = norms.quantile(0.5, interpolation="lower") if settings.clip is None else norms.new_tensor(settings.clip)
     values = values * (bound / norms.clamp(min=torch.finfo(torch.float64).tiny)).clamp(max=1.0)[:, None]
     return weighted_mean(values, weights, settings)
 
 
 def register_rule(name: str, combine: Combine, *, whole_update: bool = False) -> None:
-    """Make a rule known by its name, for the setting `aggregation.rule`."""
+    """Register a rule under a name for the setting `aggregation.rule`."""
     rules.register(name, Rule(combine, whole_update), combine)
 
 
@@ -135,7 +135,7 @@ register_rule("norm_clip", norm_clipped_mean, whole_update=True)
 
 
 def _norms(values: Tensor) -> Tensor:
-    """The norm of each row; squares of huge values must not overflow."""
+    """The norm of each row, scaled so that squares of huge values do not overflow."""
     largest = values.abs().amax(1).clamp(min=torch.finfo(torch.float64).tiny)
     norms: Tensor = torch.linalg.vector_norm(values / largest[:, None], dim=1)
     return largest * norms

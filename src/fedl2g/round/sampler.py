@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Samplers: which clients take part in a round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedl2g.round.policy import Policy
 
 
 class Sampler(Policy):
-    """Draws the participants of a round; the same ones whenever it is asked for the same round."""
+    """Draws the participants of a round; deterministic in the round."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
@@ -30,7 +30,7 @@ class Uniform(Sampler):
 
 
 class Poisson(Sampler):
-    """Each client by itself with the chance `participation`: the number varies. The privacy guarantee is about this."""
+    """Each client independently with probability `participation`, as privacy amplification by sampling assumes."""
 
     def draw(self, round: int) -> list[int]:
         e = self.experiment
@@ -39,7 +39,7 @@ class Poisson(Sampler):
 
 
 def register_sampler(name: str, sampler: type[Sampler]) -> None:
-    """Make a sampler known by its name, for the setting `sampler`."""
+    """Register a sampler under a name for the setting `sampler`."""
     samplers.register(name, sampler, sampler)
 
 

@@ -1,1 +1,1 @@
-"""Runs: a directory per run with its records and checkpoints, and what makes, resumes and compares them."""
+"""Runs on disk: run directories with metrics and checkpoints; starting, resuming and comparing runs."""

@@ -1,4 +1,4 @@
-"""Several runs as one piece of work: resumable as a whole, in this process or several at a time."""
+"""Runs many experiments as one resumable batch, in this process or in several subprocesses at a time."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def run_all(
     failed: Callable[[Path, FedL2GError], None] | None = None,
     data: Dataset | None = None,
 ) -> Iterator[tuple[Path, RunResult]]:
-    """Run experiments in their directories; those that are over are not run again.
+    """Run experiments in their directories; finished runs are not repeated.
 
-    With one job they run here, each watched by the observers that `watch` makes for it; with more, each in a process of
-    its own. `failed` is told of a run that could not be run, and the others go on; without it the error is raised.
-    `data` is the dataset of all of them, where it is loaded already; processes of their own load it themselves.
+    With one job they run in this process, each with the observers that `watch` makes for it; with more, each in a
+    subprocess. `failed` is called for a run that fails, and the batch continues; without it the error is raised.
+    `data` is their common dataset if it is already loaded; subprocesses load it themselves.
     """
 
     def attempt(path: Path, get: Callable[[], RunResult]) -> Iterator[tuple[Path, RunResult]]:
@@ -55,7 +55,7 @@ def run_all(
             yield from attempt(path, partial(run, experiment, path, watch(path) if watch else (), data=data))
         return
     with ThreadPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(_run_apart, path, experiment): path for path, experiment in experiments.items()}
+        waiting = {pool.submit(_run_in_subprocess, path, experiment): path for path, experiment in experiments.items()}
         try:
             for future in as_completed(waiting):
                 yield from attempt(waiting[future], future.result)
@@ -65,10 +65,10 @@ def run_all(
 
 
 def settle_layouts(experiments: Mapping[Path, Experiment], data: Dataset | None = None) -> dict[Path, Experiment]:
-    """Settle `auto` once for runs on the same data and models: methods are compared in equal layouts.
+    """Resolve `layout = "auto"` once for runs on the same data and models, so that methods share a layout.
 
-    A run that was started keeps its layouts, and gives them to those that were not. An experiment that cannot be
-    settled is left as it is: its run will say why.
+    Runs that have started keep their layout, and new runs adopt it. An experiment whose layout cannot be resolved is
+    returned unchanged: running it raises the error.
     """
     settled = dict(experiments)
     waiting = [path for path, experiment in experiments.items() if experiment.layout == "auto"]
@@ -76,21 +76,21 @@ def settle_layouts(experiments: Mapping[Path, Experiment], data: Dataset | None 
     chosen: dict[tuple[object, ...], str] = {}
     for path in dict.fromkeys(started + waiting):
         e = experiments[path]
-        alike = (e.dataset, e.samples, e.image_size, e.models, e.batch_size, e.device)
+        key = (e.dataset, e.samples, e.image_size, e.models, e.batch_size, e.device)
         with contextlib.suppress(FedL2GError):
             if path in started:
-                _, settled[path] = RunDirectory.open_own(path, e)
+                _, settled[path] = RunDirectory.open_for(path, e)
             else:
-                if alike not in chosen:
-                    chosen[alike] = settle_layout(e, load_data(e) if data is None else data).layout
-                settled[path] = e.settled(chosen[alike])
-        chosen.setdefault(alike, settled[path].layout)
+                if key not in chosen:
+                    chosen[key] = settle_layout(e, load_data(e) if data is None else data).layout
+                settled[path] = e.settled(chosen[key])
+        chosen.setdefault(key, settled[path].layout)
     return settled
 
 
-def _run_apart(path: Path, experiment: Experiment) -> RunResult:
+def _run_in_subprocess(path: Path, experiment: Experiment) -> RunResult:
     if RunDirectory(path).result() is not None:
-        return run(experiment, path)  # it is over: a process of its own would only be slow to start
+        return run(experiment, path)  # already finished: no subprocess needed
     with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
         file.write(experiment.to_toml())
         file.flush()
@@ -102,9 +102,9 @@ def _run_apart(path: Path, experiment: Experiment) -> RunResult:
             stdin=subprocess.DEVNULL,
             check=False,
         )
-    said = done.stderr.strip().splitlines()[-1].removeprefix("fedl2g: ") if done.stderr.strip() else ""
+    message = done.stderr.strip().splitlines()[-1].removeprefix("fedl2g: ") if done.stderr.strip() else ""
     if done.returncode == Interrupted.exit_code:
-        raise Interrupted(said)
+        raise Interrupted(message)
     if done.returncode != 0:
-        raise FedL2GError(f"the run in {path} failed: {said}")
+        raise FedL2GError(f"{path}: the run failed: {message}")
     return RunResult(**json.loads(done.stdout.splitlines()[-1]))

@@ -1,4 +1,4 @@
-"""Checkpoints: a folder per kept round that exists whole or not at all. This module alone knows what is inside.
+"""Checkpoints: a folder per kept round, written atomically; only this module knows its contents.
 
 A checkpoint holds `server.safetensors`, a state file for each client that has trained (engines/states.py names them),
 and `state.json` with the history, the experiment's fingerprint and a digest of every file.
@@ -27,51 +27,51 @@ if TYPE_CHECKING:
     from fedl2g.federation import Federation
 
 _FORMAT = 2
-_KEPT = 2  # the newest may be damaged by a failing disk: the one before it still stands
+_KEPT = 2  # a fallback in case the newest is damaged by a failing disk
 _SERVER, _STATE = "server.safetensors", "state.json"
-_OF_SERVER = "server."  # what the names of the server half's tensors begin with
+_SERVER_PREFIX = "server."  # of the names of the server half's tensors
 _NAME = re.compile(r"round-([0-9]{6,})")
 _log = logging.getLogger(__name__)
 
 
 class Damaged(RunError):
-    """A checkpoint that is not as it was written."""
+    """A checkpoint whose contents have changed since it was written."""
 
     def __init__(self, path: Path, what: str) -> None:
-        super().__init__(f"{path} is damaged ({what}); restore it from a copy, or delete it")
+        super().__init__(f"{path}: the checkpoint is damaged ({what}); restore it from a copy, or delete it")
         self.what = what
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint. What is read from it is compared with its digest: it is as it was written, or `Damaged`."""
+    """One checkpoint. Everything read from it is verified against its digest; `Damaged` is raised on a mismatch."""
 
     path: Path
 
     @property
     def round(self) -> int:
-        """The last round that is in it."""
+        """The last round it includes."""
         match = _NAME.fullmatch(self.path.name)
         if match is None:
-            raise RunError(f"{self.path}: is not a checkpoint; its name would be round- and a number")
+            raise RunError(f"{self.path}: not a checkpoint; expected a folder named round-NNNNNN")
         return int(match[1])
 
     @cached_property
     def state(self) -> dict[str, Any]:
-        """What state.json holds: `fingerprint`, `round`, `files` (their digests) and the federation's `values`."""
+        """The contents of state.json: `fingerprint`, `round`, `files` (with digests) and the federation's `values`."""
         try:
             sealed = json.loads((self.path / _STATE).read_text(encoding="utf-8"))
             state: dict[str, Any] = sealed["state"]
             if sealed["digest"] != _seal(state):
-                raise Damaged(self.path, f"{_STATE} is not as it was written")
+                raise Damaged(self.path, f"{_STATE} does not match its digest")
             if state["format"] != _FORMAT:
                 raise Damaged(self.path, f"unknown format {state['format']!r}")
-            fitting = isinstance(state["files"], dict) and isinstance(state["fingerprint"], str)
-            fitting &= isinstance(state["values"], dict) and isinstance(state["values"].get("history"), list)
+            complete = isinstance(state["files"], dict) and isinstance(state["fingerprint"], str)
+            complete &= isinstance(state["values"], dict) and isinstance(state["values"].get("history"), list)
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise Damaged(self.path, f"{_STATE} cannot be read: {error!r}") from error
-        if not fitting:
-            raise Damaged(self.path, f"{_STATE} holds no history or no digests")
+        if not complete:
+            raise Damaged(self.path, f"{_STATE} has no history or no digests")
         return state
 
     def verify(self) -> None:
@@ -79,10 +79,10 @@ class Checkpoint:
         try:
             found = {file.name: _digest(file) for file in self.path.iterdir() if file.name != _STATE}
         except OSError as error:
-            raise Damaged(self.path, f"it cannot be read: {reason_of(error)}") from error
+            raise Damaged(self.path, f"cannot be read: {reason_of(error)}") from error
         files = self.state["files"]
         if wrong := sorted(name for name in files.keys() | found.keys() if files.get(name) != found.get(name)):
-            raise Damaged(self.path, f"{wrong[0]} is missing or not as it was written")
+            raise Damaged(self.path, f"{wrong[0]} is missing or does not match its digest")
 
     def tensors(self) -> State:
         """The federation's tensors, of its server and its policies."""
@@ -91,7 +91,7 @@ class Checkpoint:
     def server(self) -> State:
         """The tensors of the method's server half."""
         found = self.tensors().items()
-        return {name.removeprefix(_OF_SERVER): tensor for name, tensor in found if name.startswith(_OF_SERVER)}
+        return {name.removeprefix(_SERVER_PREFIX): tensor for name, tensor in found if name.startswith(_SERVER_PREFIX)}
 
     def client(self, client: int) -> State | None:
         """The state of one client; None if it had not trained."""
@@ -101,31 +101,31 @@ class Checkpoint:
     def _read(self, path: Path) -> State:
         try:
             if _digest(path) != self.state["files"].get(path.name):
-                raise Damaged(self.path, f"{path.name} is not as it was written")
+                raise Damaged(self.path, f"{path.name} does not match its digest")
             return read_state(path)
         except (OSError, safetensors.SafetensorError) as error:
             raise Damaged(self.path, f"{path.name} cannot be read: {reason_of(error)}") from error
 
 
 def checkpoint_path(folder: Path, round: int) -> Path:
-    """Where the checkpoint of a round is."""
+    """The path of the checkpoint of a round."""
     return folder / f"round-{round:06d}"
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
-    """The checkpoints in a folder, ascending by round; nothing of them has been read."""
+    """The checkpoints in a folder, ascending by round, not yet read."""
     found = [Checkpoint(path) for path in folder.glob("round-*") if _NAME.fullmatch(path.name)]
     return sorted(found, key=lambda checkpoint: checkpoint.round)
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint in a folder."""
+    """The newest checkpoint in a folder, or None."""
     found = checkpoints(folder)
     return found[-1] if found else None
 
 
 def write_checkpoint(folder: Path, federation: Federation) -> Path:
-    """Save the federation as it stands between two rounds."""
+    """Write a checkpoint of the federation between two rounds."""
     path, on_disk = checkpoint_path(folder, federation.round), set[str]()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -147,8 +147,8 @@ def write_checkpoint(folder: Path, federation: Federation) -> Path:
             (partial / _STATE).write_text(json.dumps(sealed), encoding="utf-8")
     except (OSError, safetensors.SafetensorError, RunError) as error:
         raise RunError(
-            f"cannot write the checkpoint of round {federation.round}: {reason_of(error)}; earlier checkpoints are "
-            f"intact: make room, then continue with `fedl2g resume {folder.parent}`"
+            f"{path}: the checkpoint cannot be written ({reason_of(error)}); earlier checkpoints are intact; make "
+            f"room, then continue with `fedl2g resume {folder.parent}`"
         ) from error
     for old in checkpoints(folder)[:-_KEPT]:
         shutil.rmtree(old.path, ignore_errors=True)
@@ -156,20 +156,20 @@ def write_checkpoint(folder: Path, federation: Federation) -> Path:
 
 
 def restore_checkpoint(folder: Path, federation: Federation) -> int:
-    """Bring the federation to its newest sound checkpoint, or to its start when there is none; the round it is at."""
+    """Restore the newest intact checkpoint, or the start if there is none; returns the round."""
     remove_leftovers(folder)
     found = checkpoints(folder)
     for checkpoint in reversed(found):
         try:
             _restore(checkpoint, federation)
         except Damaged as error:
-            _log.warning("%s is damaged (%s); trying the one before it", checkpoint.path, error.what)
+            _log.warning("%s: the checkpoint is damaged (%s); trying the previous one", checkpoint.path, error.what)
         else:
             return federation.round
     if found:
         raise RunError(
-            f"every checkpoint in {folder} is damaged; nothing was changed. Restore the folder from a copy, or delete "
-            "it to start the run again from round 0"
+            f"{folder}: every checkpoint is damaged; nothing was changed; restore the folder from a copy, or delete it "
+            "to restart the run from round 0"
         )
     federation.engine.restore(None)
     federation.start_over()
@@ -177,26 +177,25 @@ def restore_checkpoint(folder: Path, federation: Federation) -> int:
 
 
 def _restore(checkpoint: Checkpoint, federation: Federation) -> None:
-    """Bring the server and the clients to a checkpoint."""
+    """Restore the server and the clients from one checkpoint."""
     if checkpoint.state["fingerprint"] != federation.experiment.fingerprint:
         raise RunError(
-            f"{checkpoint.path} belongs to another experiment; a run can only continue from its own checkpoints"
+            f"{checkpoint.path}: belongs to another experiment; a run can only continue from its own checkpoints"
         )
     checkpoint.verify()
     try:
         federation.load_state_dict(checkpoint.tensors(), checkpoint.state["values"])
         federation.engine.restore(checkpoint.path)
     except (OSError, ValueError, LookupError, TypeError, RuntimeError, AttributeError, ArithmeticError) as error:
-        raise Damaged(checkpoint.path, f"it does not fit this experiment: {error!r}") from error
+        raise Damaged(checkpoint.path, f"does not fit this experiment: {error!r}") from error
     except (safetensors.SafetensorError, PayloadError) as error:
         raise Damaged(checkpoint.path, str(error)) from error
 
 
 def _unchanged(partial: Path, before: Checkpoint | None) -> dict[str, str]:
-    """The files that are the very files of the checkpoint before (clients that have not moved), with their digests.
+    """The files hard-linked from the previous checkpoint (clients that have not trained since), with their digests.
 
-    They are on disk already, and their digest stays the one of the moment they were written: made again now, it would
-    seal a fault of the disk.
+    They are already synced to disk. Their old digests are kept: a new one would hide later corruption of the disk.
     """
     try:
         files = before.state["files"] if before is not None else {}
@@ -214,7 +213,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _seal(state: dict[str, Any]) -> str:
-    """A digest of the state itself: nothing else would notice a changed digit in the history."""
+    """A digest of the state itself, which detects changes in the history."""
     return hashlib.sha256(json.dumps(state).encode()).hexdigest()
 
 

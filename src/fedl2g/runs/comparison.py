@@ -19,14 +19,14 @@ from fedl2g.runs.result import RunResult, aggregate
 
 
 class Comparison:
-    """The planned runs of a comparison and what they came to."""
+    """The runs of a comparison and their results."""
 
     def __init__(self, directory: Path, experiments: dict[Path, Experiment], labels: dict[Path, str]) -> None:
         self.directory = directory
         self.experiments = experiments
         self.labels = labels
         self.results: dict[str, list[RunResult]] = {label: [] for label in dict.fromkeys(labels.values())}
-        self.failures: dict[Path, FedL2GError] = {}  # runs that could not be run, and why
+        self.failures: dict[Path, FedL2GError] = {}  # failed runs and their errors
 
     @classmethod
     def plan(
@@ -37,16 +37,16 @@ class Comparison:
         seeds: int,
         out: Path | None = None,
     ) -> Comparison:
-        """Lay out the runs. A method is a name, or a name with options: "fedl2g-f:server_lr=0:warmup_rounds=10".
+        """Plan the runs. A method is a name, or a name with options: "fedl2g-f:server_lr=0:warmup_rounds=10".
 
-        Settings of the form method.NAME go to every method of the comparison that has such an option.
+        A setting method.NAME applies to every method of the comparison that has this option.
         """
         common = {key: value for key, value in overrides.items() if not key.startswith("method")}
         shared = {key: value for key, value in overrides.items() if key.startswith("method.")}
         used: set[str] = set()
         planned: dict[str, Experiment] = {}
         labels: dict[str, str] = {}
-        # Seed by seed, so that a comparison that is stopped half-way has compared all methods on some seeds.
+        # Seed by seed, so that an interrupted comparison covers all methods on some seeds.
         for number, text in product(range(seeds), methods):
             name, *options = text.strip().split(":")
             known = get_method(name).options.model_fields
@@ -60,15 +60,15 @@ class Comparison:
             planned[folder], labels[folder] = experiment, label
         if unused := sorted(shared.keys() - used):
             raise SettingError(
-                f"unknown setting {unused[0]!r}: none of the methods {', '.join(methods)} has that option"
+                f"{unused[0]}: unknown setting; none of the methods {', '.join(methods)} has this option"
             )
         prints = "".join(experiment.fingerprint for experiment in planned.values())
         directory = out or Path("runs") / f"compare-{hashlib.sha256(prints.encode()).hexdigest()[:8]}"
         if directory.exists() and not directory.is_dir():
-            raise RunError(f"{directory} is not a folder; choose another --out")
+            raise RunError(f"{directory}: not a folder; choose another --out")
         for folder, experiment in planned.items():
             if (directory / folder / "run.json").is_file():
-                RunDirectory.open_own(directory / folder, experiment)  # refuses another experiment's
+                RunDirectory.open_for(directory / folder, experiment)  # raises if it holds another experiment
         return cls(
             directory,
             {directory / folder: experiment for folder, experiment in planned.items()},
@@ -76,20 +76,20 @@ class Comparison:
         )
 
     def add(self, path: Path, result: RunResult) -> None:
-        """Take in the result of one run."""
+        """Add the result of one run."""
         self.results[self.labels[path]].append(result)
 
     def check(self) -> None:
-        """Raise an error that says which runs failed, if any did."""
+        """Raise an error that names the failed runs, if any."""
         if not self.failures:
             return
         if len(self.failures) == len(self.experiments):
             raise next(iter(self.failures.values()))
-        told = "; ".join(f"{path.name}: {error}" for path, error in self.failures.items())
-        raise FedL2GError(f"{len(self.failures)} of {len(self.experiments)} runs failed: {told}")
+        details = "; ".join(f"{path.name}: {error}" for path, error in self.failures.items())
+        raise FedL2GError(f"{len(self.failures)} of {len(self.experiments)} runs failed: {details}")
 
     def to_dict(self) -> dict[str, Any]:
-        """The comparison as plain values: per method the mean, the standard deviation and every run."""
+        """The comparison as JSON values: per method the mean, the standard deviation and every run."""
         return {
             "directory": str(self.directory),
             "methods": {
@@ -110,7 +110,7 @@ class Comparison:
         return path
 
     def histories(self) -> dict[str, list[list[RoundRecord]]]:
-        """The records of every run that could be run, by method: what curves are drawn from."""
+        """The histories of all runs that did not fail, by method, for the curves."""
         found: dict[str, list[list[RoundRecord]]] = {}
         for path, label in self.labels.items():
             if path not in self.failures:

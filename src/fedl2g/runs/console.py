@@ -1,4 +1,4 @@
-"""Where progress is shown, and what goes on before there are rounds to show (no torch here)."""
+"""The console for progress, and the display of work before the first round (imports no torch)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ PLAIN_EVERY_SECONDS = 10.0
 
 
 def progress_console(quiet: bool = False) -> Console:
-    """Where progress goes: stderr, without breaking lines where there is no terminal to fit them to."""
+    """A console on stderr; lines are not wrapped when stderr is not a terminal."""
     return Console(stderr=True, quiet=quiet, width=None if sys.stderr.isatty() else 200)
 
 
 @contextmanager
 def working(console: Console, what: str) -> Iterator[Callable[[str, int, int | None], None]]:
-    """Say what is going on while it goes on; yields a callback for (what, done, total) as datasets report it."""
+    """Show a status while the block runs; yields a progress callback (step, done, total)."""
     if not console.is_terminal or console.quiet:
         shown = time.monotonic()
 

@@ -1,7 +1,7 @@
 """A run directory: experiment, environment, partition, metrics (append-only), checkpoints, figures, result.
 
-A directory may come from somebody else. What it names as code (a model, a dataset, a method) is imported by nobody who
-has not said to trust it: an `Experiment`, whose making imports a method, cannot be had from an untrusted directory.
+A directory may come from somebody else. The Python code it names (a model, a dataset, a method) is only imported if the
+user trusts the directory: building an `Experiment` imports its method, so an untrusted directory does not give one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fedl2g.setup import Setup
 
 _FORMAT = 2
-_ABOUT = {
+_ABOUT_TYPES = {
     **dict.fromkeys(("method", "dataset", "partition", "models", "fingerprint", "dataset_fingerprint", "created"), str),
     **dict.fromkeys(("clients", "rounds", "seed"), int),
 }
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunDirectory:
-    """One run on disk; reading it needs no torch. `trusted`: code that it names may be imported."""
+    """One run on disk; reading it needs no torch. `trusted`: the code it names may be imported."""
 
     def __init__(self, path: Path, *, trusted: bool = False) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, setup: Setup) -> RunDirectory:
-        """Make a new run directory; it appears whole or not at all. The code in it was named by the user."""
+        """Create a run directory atomically. It is trusted: the user named the code in it."""
         from fedl2g.runs.environment import describe_environment
 
         experiment = setup.experiment
@@ -81,68 +81,75 @@ class RunDirectory:
                 for name, text in files.items():
                     (partial / name).write_text(text, encoding="utf-8")
         except OSError as error:
-            raise RunError(f"cannot create the run directory {path}: {reason_of(error)}") from error
+            raise RunError(
+                f"{path}: the run directory cannot be created ({reason_of(error)}); choose another --out"
+            ) from error
         return cls(path, trusted=True)
 
     @classmethod
     def open(cls, path: Path, *, trust: bool = False) -> RunDirectory:
-        """An existing run directory; one that names code is refused unless the user says to trust it."""
+        """Open an existing run directory; one that names code is refused unless it is trusted."""
         run = cls(path, trusted=trust)
         run._check()
         require_trust(references_in(run.settings()), path, trust=trust)
         return run
 
     @classmethod
-    def open_own(cls, path: Path, experiment: Experiment) -> tuple[RunDirectory, Experiment]:
-        """The directory in which the user's experiment was started, and the experiment with the layouts it began with.
+    def open_for(cls, path: Path, experiment: Experiment) -> tuple[RunDirectory, Experiment]:
+        """Open the directory of the user's experiment; returns it, and the experiment with the layout it started with.
 
-        A directory of another experiment is refused. Nothing that it names is imported, since the user's experiment
-        counts and not the one in the file; it is trusted with no more code than the user has named.
+        A directory of another experiment is refused. Code that the file names is not imported: the user's experiment is
+        used, and the directory is only trusted if it names no other code than that.
         """
         run = cls(path)
         run._check()
         about, settings = run.about(), run.settings()
         if experiment.layout == "auto" and isinstance(layout := settings.get("layout"), str):
-            experiment = experiment.settled(layout)  # as it was settled when the run was started
+            experiment = experiment.settled(layout)  # as resolved when the run was started
         if about["fingerprint"] != experiment.fingerprint:
             raise RunError(
-                f"{path} holds another experiment ({about['method']}, seed {about['seed']}); choose another --out"
+                f"{path}: holds another experiment ({about['method']}, seed {about['seed']}); choose another --out"
             )
         run.trusted = set(references_in(settings)) <= set(experiment.references)
         return run, experiment
 
     def _check(self) -> None:
         if not self.path.is_dir():
-            raise RunError(f"{self.path} is not a run directory: there is no such folder; `fedl2g list` shows the runs")
+            raise RunError(f"{self.path}: not a run directory (no such folder); `fedl2g list` shows the runs")
         if not (self.path / "run.json").is_file():
-            raise RunError(f"{self.path} is not a run directory: it has no run.json; `fedl2g list` shows the runs")
+            raise RunError(f"{self.path}: not a run directory (it has no run.json); `fedl2g list` shows the runs")
         self.about()
 
     def about(self) -> dict[str, Any]:
-        """The run in short (run.json)."""
+        """The summary of the run (run.json)."""
         about = self._read_json("run.json")
         if about.get("format") != _FORMAT:
-            raise RunError(f"{self.path} was written by another version of fedl2g (format {about.get('format')!r})")
-        for name, kind in _ABOUT.items():
+            raise RunError(
+                f"{self.path}: written by another version of fedl2g (format {about.get('format')!r}); expected format "
+                f"{_FORMAT}; open it with the version that wrote it"
+            )
+        for name, kind in _ABOUT_TYPES.items():
             if type(about.get(name)) is not kind:
-                raise RunError(f"{self.path / 'run.json'} cannot be used: {name!r} is missing or not what it should be")
+                raise RunError(
+                    f"{self.path / 'run.json'}: {name!r} is missing or of the wrong type; restore the file from a copy"
+                )
         return about
 
     @property
     def deployed(self) -> bool:
-        """Whether the clients lived at their own sites: of who holds which samples, nothing is known here."""
+        """Whether this is the run of a deployment: its data stayed at the sites, and its partition is empty."""
         return bool(self.about()["dataset_fingerprint"] == SITES)
 
     def settings(self) -> dict[str, Any]:
-        """The settings in experiment.toml as they stand there; nothing that they name is imported."""
+        """The raw settings of experiment.toml; no code that they name is imported."""
         path = self.path / "experiment.toml"
         try:
             return tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            raise RunError(f"{path} cannot be read: {reason_of(error)}; restore it from a copy") from error
+            raise _unreadable(path, error) from error
 
     def experiment(self) -> Experiment:
-        """The experiment of this run; refused where it names code and the directory is not trusted."""
+        """The experiment of this run; refused if it names code and the directory is not trusted."""
         settings = self.settings()
         require_trust(references_in(settings), self.path, trust=self.trusted)
         from fedl2g.experiment import Experiment
@@ -154,30 +161,30 @@ class RunDirectory:
         return self._read_json("environment.json")
 
     def partition(self) -> Partition:
-        """Who holds which samples."""
+        """The partition: which client holds which samples."""
         from fedl2g.data import Partition
 
         try:
             text = (self.path / "partition.json").read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            raise RunError(f"{self.path / 'partition.json'} cannot be read: {error}") from error
+            raise _unreadable(self.path / "partition.json", error) from error
         return Partition.from_json(text)
 
     def history(self) -> list[RoundRecord]:
-        """The records of all rounds; of a round that was run again after an interruption, the last record."""
+        """The records of all rounds; for a round repeated after an interruption, the last one."""
         records: dict[int, RoundRecord] = {}
         try:
             text = self.metrics.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise RunError(f"cannot read {self.metrics}: {error.strerror}") from error
+            raise _unreadable(self.metrics, error) from error
         skipped = 0
         for line in text.split("\n"):
             try:
                 record = RoundRecord.from_dict(json.loads(line))
             except (ValueError, RecursionError):
-                # The process was killed while it wrote this line; the round was run and recorded again.
+                # A process was killed while writing this line; the round was repeated and recorded again.
                 skipped += bool(line.strip())
                 continue
             records[record.round] = record
@@ -186,37 +193,39 @@ class RunDirectory:
         return [records[number] for number in sorted(records)]
 
     def append(self, record: RoundRecord) -> None:
-        """Add a round to the metrics."""
+        """Append a round to the metrics."""
         line = json.dumps(record.to_dict()) + "\n"
         try:
             with self.metrics.open("ab+") as file:
                 if file.tell() > 0:
                     file.seek(-1, os.SEEK_END)
                     if file.read(1) != b"\n":
-                        file.write(b"\n")  # a killed process left half a line: keep it apart from the next
+                        file.write(b"\n")  # end the partial line of a killed process
                 file.write(line.encode())
         except OSError as error:
             raise RunError(
-                f"cannot write {self.metrics}: {error.strerror}; the last checkpoint is intact: make room, then "
+                f"{self.metrics}: cannot be written ({error.strerror}); the last checkpoint is intact; make room, then "
                 f"continue with `fedl2g resume {self.path}`"
             ) from error
 
     def result(self) -> RunResult | None:
-        """The result, once the run is over."""
+        """The result, or None while the run is unfinished."""
         if not (self.path / "result.json").is_file():
             return None
         try:
             return RunResult.from_dict({**self._read_json("result.json"), "run": str(self.path)})
         except ValueError as error:
-            raise RunError(f"{self.path / 'result.json'} is not a result of this version of fedl2g") from error
+            raise RunError(
+                f"{self.path / 'result.json'}: not a result of this version of fedl2g ({error}); restore it from a copy"
+            ) from error
 
     def finish(self, result: RunResult) -> None:
-        """Record that the run is over."""
+        """Write the result: the run is finished."""
         write_text(self.path / "result.json", json.dumps(result.to_dict(), indent=2))
 
     @contextmanager
     def lock(self, wait: float = 0.0) -> Iterator[None]:
-        """Hold the directory: two processes must not write the same run. `wait` seconds for another to let go."""
+        """Lock the directory against other processes; waits up to `wait` seconds for the lock."""
         import filelock
 
         lock = filelock.FileLock(self.path / "lock", timeout=wait)
@@ -224,10 +233,12 @@ class RunDirectory:
             lock.acquire()
         except filelock.Timeout as error:
             raise RunError(
-                f"{self.path} is in use by another process; wait for it to end or choose another --out"
+                f"{self.path}: in use by another process; wait for it to end, or choose another --out"
             ) from error
         except OSError as error:
-            raise RunError(f"cannot write to {self.path}: {error.strerror}") from error
+            raise RunError(
+                f"{self.path}: cannot be written ({error.strerror}); make it writable, or choose another --out"
+            ) from error
         try:
             yield
         finally:
@@ -237,14 +248,14 @@ class RunDirectory:
         try:
             values = json.loads((self.path / name).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            raise RunError(f"{self.path / name} cannot be read: {error}") from error
+            raise _unreadable(self.path / name, error) from error
         if not isinstance(values, dict):
-            raise RunError(f"{self.path / name} cannot be read: it is not a JSON object")
+            raise RunError(f"{self.path / name}: not a JSON object; restore it from a copy")
         return values
 
 
 def find_runs(root: Path) -> list[RunDirectory]:
-    """Every run directory below a folder; none is looked for inside a run, which may hold thousands of files."""
+    """Every run directory below a folder; runs are not searched, since they may hold thousands of files."""
     found = []
     for folder, folders, files in os.walk(root):
         if "run.json" in files:
@@ -252,3 +263,7 @@ def find_runs(root: Path) -> list[RunDirectory]:
             folders.clear()
         folders[:] = [name for name in folders if ".partial-" not in name]
     return [RunDirectory(path) for path in sorted(found)]
+
+
+def _unreadable(path: Path, error: Exception) -> RunError:
+    return RunError(f"{path}: cannot be read ({reason_of(error)}); restore it from a copy")

@@ -1,4 +1,4 @@
-"""The machine and software a run was made with, for its records."""
+"""Describes the machine and software of a run, for environment.json."""
 
 from __future__ import annotations
 

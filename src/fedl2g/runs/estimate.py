@@ -1,4 +1,4 @@
-"""How long a run will take on this machine, said before it is started."""
+"""Estimates how long a run will take on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedl2g.methods.registry import get_method
 
 @dataclass(frozen=True)
 class DataSize:
-    """What an estimate needs to know about a dataset."""
+    """The properties of a dataset that determine the cost of training on it."""
 
     images: int
     classes: int
@@ -23,14 +23,14 @@ class DataSize:
 
 @cache
 def data_size(dataset: str, image_size: int | None = None) -> DataSize:
-    """The size of a dataset: of a named one or an .npz file without downloading or decoding it, else by loading it."""
+    """The size of a dataset; named datasets and .npz files are not downloaded or decoded for it, others are loaded."""
     if dataset in CATALOG:
         entry = CATALOG[dataset]
         pixels = image_size or entry.image_size
         return DataSize(entry.images, entry.classes, (3, pixels, pixels))
     if dataset.endswith(".npz"):
         return _npz_size(dataset, image_size)
-    loaded = load_dataset(dataset, image_size=image_size)  # the run needs it too, and finds it in the cache
+    loaded = load_dataset(dataset, image_size=image_size)  # the run will find it in the cache
     return DataSize(len(loaded), loaded.classes, loaded.image_shape)
 
 
@@ -43,7 +43,7 @@ def _npz_size(path: str, image_size: int | None) -> DataSize:
             classes = len(arrays["class_names"]) if "class_names" in arrays.files else len(np.unique(labels))
         height, width = (image_size, image_size) if image_size else shape[1:3]
         return DataSize(len(labels), classes, (shape[3] if len(shape) > 3 else 1, height, width))
-    except Exception as error:  # numpy and zipfile answer what a file may hold with errors of many kinds
+    except Exception as error:  # numpy and zipfile raise many types of errors for malformed files
         raise SettingError(
             f"dataset: {path} cannot be read as an .npz file with `images` and `labels` ({error}); expected images as "
             "N x H x W or N x H x W x C"
@@ -51,11 +51,11 @@ def _npz_size(path: str, image_size: int | None) -> DataSize:
 
 
 def estimate_seconds(experiment: Experiment) -> float:
-    """CPU seconds a run takes at most (no early stop): measured step times of its architectures x its steps.
+    """An upper bound on the CPU seconds of a run (no early stopping): measured step times x number of steps.
 
-    Clients are taken as equally large. What a method adds to plain training of the clients' networks is in its traits:
-    a step of the auxiliary network beside each of theirs, further passes in every round, rounds in which nothing is
-    trained. Evaluation is a third of a training step for each batch of test samples.
+    Clients are assumed to be equally large. The method's traits give its cost beyond plain training: a step of the
+    auxiliary network for each training step, extra passes per round, warm-up rounds without training. Evaluating a
+    batch is assumed to cost a third of a training step.
     """
     from fedl2g.models.calibration import step_seconds
 
@@ -83,7 +83,7 @@ def estimate_seconds(experiment: Experiment) -> float:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people."""
+    """A human-readable duration."""
     for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 1.5 * size:
             return f"{seconds / size:,.1f} {unit}"

@@ -1,4 +1,4 @@
-"""The life of a run in its directory: rounds, records and checkpoints, until it is over, interrupted or lost."""
+"""Executes a run in its directory: restores checkpoints, restarts lost workers, writes the result."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fedl2g.round.record import best_record
 from fedl2g.runs.checkpoint import restore_checkpoint
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.observers import Checkpointer, EarlyStop, MetricsWriter, StopOnInterrupt
-from fedl2g.runs.result import RunResult, Status, summarise
+from fedl2g.runs.result import RunResult, Status, summarize
 from fedl2g.setup import Setup
 
-_REVIVALS = 20  # a worker that dies again and again is a fault of the machine, not bad luck
+_MAX_RESTARTS = 20  # workers that keep dying point to a fault of the machine
 _log = logging.getLogger(__name__)
 
 
@@ -30,7 +30,7 @@ class Interrupted(FedL2GError):
 
 
 @rare_garbage_collection()
-@one_thread()  # the server's sums, too, must not depend on how many cores a machine has
+@one_thread()  # the server's float sums must not depend on the number of cores
 def execute(
     directory: RunDirectory,
     setup: Setup,
@@ -39,11 +39,11 @@ def execute(
     *,
     interruptible: bool = True,
 ) -> RunResult:
-    """Run an experiment in its directory, which the caller holds, from its last checkpoint or from the start."""
+    """Run an experiment from its last checkpoint or from the start; the caller holds the directory's lock."""
     experiment = setup.experiment
     interrupt = StopOnInterrupt()
     checkpointer = Checkpointer(directory, experiment.execution.checkpoint_every)
-    watching = [
+    all_observers = [
         MetricsWriter(directory),
         EarlyStop(experiment.patience),
         checkpointer,
@@ -52,18 +52,19 @@ def execute(
     ]
     server = get_method(experiment.method.name).server(experiment.method, setup.task)
     scratch = directory.path / "scratch"
-    shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed,
-    remove_leftovers(directory.path)  # and what it was writing
+    # Left by a process that was killed.
+    shutil.rmtree(scratch, ignore_errors=True)
+    remove_leftovers(directory.path)
     engine = open_clients(setup, scratch)
-    federation = Federation(experiment, server, engine, watching)
+    federation = Federation(experiment, server, engine, all_observers)
     status: Status = "finished"
     reason = "no client could be evaluated"
     try:
-        _run_to_the_end(federation, directory)
+        _run_with_restarts(federation, directory)
         stopped = federation.stop_reason if federation.round < experiment.rounds else None
         if stopped == StopOnInterrupt.REASON:
             raise Interrupted(
-                f"interrupted after round {federation.round}; a checkpoint was written, continue with "
+                f"interrupted after round {federation.round}; a checkpoint was written; continue with "
                 f"`fedl2g resume {directory.path}`"
             )
         if stopped is not None:
@@ -76,12 +77,12 @@ def execute(
         shutil.rmtree(scratch, ignore_errors=True)
     if best_record(federation.history) is None:
         raise RunError(
-            f"the run in {directory.path} ended before its first evaluation and has no result: {reason}; look at the "
-            "initial networks and at the method's settings, then start again with another --out"
+            f"{directory.path}: the run ended before its first evaluation and has no result ({reason}); check the "
+            "initial networks and the method's settings, then start again with another --out"
         )
     if status == "diverged":
         _log.warning("%s", reason)
-    result = summarise(
+    result = summarize(
         federation.history,
         method=experiment.method.name,
         seed=experiment.seed,
@@ -92,18 +93,18 @@ def execute(
     return result
 
 
-def _run_to_the_end(federation: Federation, directory: RunDirectory) -> None:
+def _run_with_restarts(federation: Federation, directory: RunDirectory) -> None:
     lost: WorkerLost | None = None
-    for _ in range(_REVIVALS):
+    for _ in range(_MAX_RESTARTS):
         try:
             if lost is not None:
                 federation.engine.revive()
             round = restore_checkpoint(directory.checkpoints, federation)
             if lost is not None:
-                _log.warning("%s; its clients were restored, the run goes on from round %d", lost, round)
+                _log.warning("%s; its clients were restored; the run continues from round %d", lost, round)
             federation.run()
         except WorkerLost as error:
             lost = error
         else:
             return
-    raise RunError(f"workers died {_REVIVALS} times; see the messages above, then `fedl2g resume {directory.path}`")
+    raise RunError(f"workers died {_MAX_RESTARTS} times; see the messages above, then `fedl2g resume {directory.path}`")

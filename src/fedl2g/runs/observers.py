@@ -1,4 +1,4 @@
-"""What follows a run in its directory: metrics, checkpoints, early stop, Ctrl-C."""
+"""The observers of every run: metrics, checkpoints, early stopping, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MetricsWriter(Observer):
     def on_start(self, federation: Federation) -> None:
         written = {record.round: record for record in self.run.history()}
         for record in federation.history:
-            if written.get(record.round) != record:  # the metrics file was lost or damaged; the checkpoint knows
+            if written.get(record.round) != record:  # lost or damaged in the file, intact in the checkpoint
                 self.run.append(record)
 
     def on_round(self, federation: Federation, record: RoundRecord) -> None:
@@ -30,18 +30,18 @@ class MetricsWriter(Observer):
 
 
 class EarlyStop(Observer):
-    """Ends the run when `patience` evaluations have passed since the best one."""
+    """Stops the run after `patience` evaluations without a new best one."""
 
     def __init__(self, patience: int) -> None:
         self.patience = patience
 
     def on_start(self, federation: Federation) -> None:
-        self._judge(federation)
+        self._check(federation)
 
     def on_round(self, federation: Federation, record: RoundRecord) -> None:
-        self._judge(federation)
+        self._check(federation)
 
-    def _judge(self, federation: Federation) -> None:
+    def _check(self, federation: Federation) -> None:
         best = best_record(federation.history)
         if not self.patience or best is None:
             return
@@ -51,7 +51,7 @@ class EarlyStop(Observer):
 
 
 class Checkpointer(Observer):
-    """Writes a checkpoint every few rounds, before the first round, and at the end."""
+    """Writes a checkpoint before the first round, every `every` rounds, and at the end."""
 
     def __init__(self, run: RunDirectory, every: int) -> None:
         self.run = run
@@ -84,7 +84,7 @@ class StopOnInterrupt(Observer):
         self._pressed = False
 
     def on_start(self, federation: Federation) -> None:
-        if self._pressed:  # and then a worker was lost: the federation went back, the wish stands
+        if self._pressed:  # before a lost worker reset the federation: still stop
             federation.stop(self.REASON)
         if threading.current_thread() is not threading.main_thread() or self._previous is not None:
             return
@@ -98,7 +98,7 @@ class StopOnInterrupt(Observer):
         self._previous = signal.signal(signal.SIGINT, handle)
 
     def close(self) -> None:
-        """Give Ctrl-C its usual meaning back."""
+        """Restore the previous SIGINT handler."""
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
             self._previous = None

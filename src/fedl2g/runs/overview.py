@@ -1,4 +1,4 @@
-"""Runs in a line each, read from their files without loading torch."""
+"""One-line overviews of runs, read without importing torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedl2g.runs.directory import RunDirectory
 
 
 def overview(run: RunDirectory) -> dict[str, Any]:
-    """What `fedl2g list` shows of a run, finished or not."""
+    """The values that `fedl2g list` shows for a run, finished or not."""
     about = run.about()
     row = {name: about[name] for name in ("method", "dataset", "partition", "models", "clients", "seed", "rounds")}
     row |= {"run": str(run.path), "created": about["created"]}
@@ -33,7 +33,7 @@ def overview(run: RunDirectory) -> dict[str, Any]:
 
 
 def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Overviews in columns. Plain text: rich takes longer to draw hundreds of rows than it takes to read the runs."""
+    """Overviews as a plain-text table: for hundreds of rows, rich takes longer than reading the runs."""
     lines = [("method", "dataset", "partition", "models", "clients", "seed", "rounds", "best", "status", "run")]
     for row in rows:
         best = "" if row["best_accuracy"] is None else f"{row['best_accuracy']:.2%}"

@@ -1,4 +1,4 @@
-"""Progress for people: a live line on a terminal, a plain line now and then elsewhere, nothing when quiet."""
+"""Progress display: a live bar on a terminal, periodic plain lines elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedl2g.runs.console import PLAIN_EVERY_SECONDS, working
 
 
 class RoundProgress(Observer):
-    """Shows what is loaded before the first round, then round, accuracy, loss, megabytes and time left."""
+    """Shows the loading of the data, then round, accuracy, loss, megabytes and time left."""
 
     def __init__(self, console: Console, title: str = "") -> None:
         self.console = console
@@ -27,13 +27,13 @@ class RoundProgress(Observer):
         self._last_line = time.monotonic()
 
     def loading(self, step: str, done: int, total: int | None) -> None:
-        """Show how far the data are loaded or downloaded; what `fedl2g.setup.load_data` reports to."""
+        """Progress callback for `fedl2g.setup.load_data`."""
         if self._tick is None:
             self._tick = self._loading.enter_context(working(self.console, "loading data"))
         self._tick(step, done, total)
 
     def on_start(self, federation: Federation) -> None:
-        """Open the display, or continue it after an interruption."""
+        """Open the display, or update it after a restart of the round loop."""
         self._end_loading()
         self._bytes = sum(r.up_bytes + r.down_bytes for r in federation.history)
         if not self.console.is_terminal or self.console.quiet:
@@ -57,7 +57,7 @@ class RoundProgress(Observer):
         self._show(federation)
 
     def on_round(self, federation: Federation, record: RoundRecord) -> None:
-        """Show the round that is over."""
+        """Show the completed round."""
         self._bytes += record.up_bytes + record.down_bytes
         self._show(federation)
 
@@ -66,7 +66,7 @@ class RoundProgress(Observer):
         self.close()
 
     def close(self) -> None:
-        """Take the display off the terminal."""
+        """Remove the display from the terminal."""
         self._end_loading()
         if self._bar is not None:
             self._bar.stop()

@@ -1,4 +1,4 @@
-"""What a run came to: the numbers that tables are made of (no torch here: `fedl2g list` stays quick)."""
+"""The result of a run: the numbers shown in tables (imports no torch, so that `fedl2g list` starts fast)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Status = Literal["finished", "stopped early", "diverged"]
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to: the numbers that tables are made of. Accuracies lie in 0..1."""
+    """The result of a run. Accuracies are between 0 and 1."""
 
     method: str
     seed: int
@@ -35,7 +35,7 @@ class RunResult:
     client_seconds_per_round: float
     server_seconds_per_round: float
     run: str  # the run directory
-    epsilon: float | None = None  # spent by the uploads, where there is a guarantee
+    epsilon: float | None = None  # spent in total; None without a privacy guarantee
     delta: float | None = None
     refused: int = 0  # replies that were refused, over all rounds
 
@@ -45,19 +45,19 @@ class RunResult:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunResult:
-        """Read `to_dict` back; ValueError if it is not a result.
+        """Inverse of `to_dict`; ValueError if the values are malformed.
 
-        Checked by hand: building pydantic's check takes longer than all else that `fedl2g list` does.
+        Checked without pydantic: building its validator takes longer than everything else in `fedl2g list`.
         """
         kinds = _kinds()
         missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in values]
         wrong = [name for name, value in values.items() if name not in kinds or not _fits(value, kinds[name])]
         if missing or wrong:
-            raise ValueError(f"a result in which {(missing + wrong)[0]!r} is not what it should be")
+            raise ValueError(f"{(missing + wrong)[0]!r} is missing, unknown or of the wrong type")
         return cls(**values)
 
 
-def summarise(history: Sequence[RoundRecord], *, method: str, seed: int, status: Status, run: str) -> RunResult:
+def summarize(history: Sequence[RoundRecord], *, method: str, seed: int, status: Status, run: str) -> RunResult:
     """The result of a run with this history."""
     evaluated = [record.accuracy for record in history if record.accuracy is not None]
     best = best_record(history)
@@ -93,7 +93,7 @@ def summarise(history: Sequence[RoundRecord], *, method: str, seed: int, status:
 
 
 def aggregate(results: Sequence[RunResult]) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation over seeds of every number of a result."""
+    """Mean and standard deviation of each metric over seeds."""
     numbers: dict[str, tuple[float, float]] = {}
     for name in (
         "best_accuracy",
@@ -112,7 +112,7 @@ def aggregate(results: Sequence[RunResult]) -> dict[str, tuple[float, float]]:
 
 
 def other_predictors(results: Sequence[RunResult]) -> list[str]:
-    """Further predictors of a method, such as FedProto's head: their accuracy in the method's best round."""
+    """The names of further predictors of a method, such as FedProto's head, that all results have."""
     return [name for name in results[0].other_accuracies if all(name in r.other_accuracies for r in results)]
 
 
@@ -120,13 +120,13 @@ def _mean_and_std(values: Sequence[float]) -> tuple[float, float]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-@functools.cache  # once for all results of a list
+@functools.cache
 def _kinds() -> dict[str, Any]:
     return get_type_hints(RunResult)
 
 
 def _fits(value: object, kind: Any) -> bool:
-    """Whether a value from a file is of a kind; numbers must be finite, and true is no number."""
+    """Whether a value from a file has the given type; numbers must be finite, and booleans are not numbers."""
     origin, inside = get_origin(kind), get_args(kind)
     if origin is types.UnionType:
         return any(_fits(value, one) for one in inside)

@@ -1,4 +1,4 @@
-"""Running an experiment in a directory of its own, from the start or from wherever it was interrupted."""
+"""Starts and resumes experiments in run directories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedl2g.runs.execute import execute
 from fedl2g.runs.result import RunResult
 from fedl2g.setup import Progress, Setup, load_data, prepare
 
-_ENDING = 60.0  # seconds a server needs to end once it has given its SuperLink up
+_SHUTDOWN_SECONDS = 60.0  # for a server to exit after it has given up on its SuperLink
 
 
 def run(
@@ -29,15 +29,15 @@ def run(
 ) -> RunResult:
     """Run an experiment and return its result.
 
-    The run directory is `out`, or one named after the experiment below `runs/`. A directory that holds the same
-    experiment already is continued, or its result returned if it is over. `data` is the experiment's dataset where it
-    is loaded already; otherwise `progress` is told how far it is loaded.
+    The run directory is `out`, or one named after the experiment below `runs/`. If it already holds this experiment,
+    the run is continued, or its result returned if it is finished. `data` is the experiment's dataset if it is already
+    loaded; otherwise `progress` is called while it is being loaded.
     """
     path = Path(out) if out is not None else default_directory(experiment)
     if (path / "run.json").is_file():
-        return _continue(*RunDirectory.open_own(path, experiment), observers, data, progress)
+        return _continue(*RunDirectory.open_for(path, experiment), observers, data, progress)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise RunError(f"{path} exists and is not a run directory; choose another --out")
+        raise RunError(f"{path}: exists and is not a run directory; choose another --out")
     setup = prepare(experiment, progress, data)
     setup.check()
     directory = RunDirectory.create(path, setup)
@@ -45,20 +45,19 @@ def run(
         with directory.lock():
             return execute(directory, setup, observers)
     except SettingError:
-        if not directory.history():  # a client could not even be built: leave nothing half-written
+        if not directory.history():  # failed before the first round: remove the empty run
             shutil.rmtree(path)
         raise
 
 
 def run_site(setup: Setup, path: Path, open_clients: OpenEngine, observers: Sequence[Observer] = ()) -> RunResult:
-    """Run, or continue, an experiment whose clients live elsewhere: the caller says what is known of them and how they
-    are reached."""
+    """Run or continue an experiment whose clients are remote; `open_clients` makes the engine that reaches them."""
     if (path / "run.json").is_file():
-        directory, _ = RunDirectory.open_own(path, setup.experiment)
+        directory, _ = RunDirectory.open_for(path, setup.experiment)
     else:
         directory = RunDirectory.create(path, setup)
-    # A server whose SuperLink was killed holds the directory until it has given up.
-    with directory.lock(wait=setup.experiment.execution.link_seconds + _ENDING):
+    # A server whose SuperLink was killed keeps the lock until its retries time out.
+    with directory.lock(wait=setup.experiment.execution.link_seconds + _SHUTDOWN_SECONDS):
         return directory.result() or execute(directory, setup, observers, open_clients, interruptible=False)
 
 
@@ -70,16 +69,16 @@ def resume(
     trust: bool = False,
     progress: Progress | None = None,
 ) -> RunResult:
-    """Continue a run from its last checkpoint to the same numbers as if it had never stopped.
+    """Continue a run from its last checkpoint; the numbers are those of an uninterrupted run.
 
-    A run whose method, models or data are Python code names them in its own file: they are imported if you `trust` it.
+    Python code that the run's own file names (its method, models or data) is only imported with `trust`.
     """
     directory = RunDirectory.open(Path(path), trust=trust)
     if directory.deployed and directory.result() is None:
-        raise SettingError(f"{path} is the run of a deployment: `flwr run` (coordinator/run.sh) goes on with it")
+        raise SettingError(f"{path}: the run of a deployment; continue it with `flwr run` (coordinator/run.sh)")
     experiment = directory.experiment()
     if experiment.fingerprint != directory.about()["fingerprint"]:
-        raise RunError(f"{path}: experiment.toml and run.json are not of the same run; restore them from a copy")
+        raise RunError(f"{path}: experiment.toml and run.json belong to different runs; restore them from a copy")
     if execution:
         experiment = Experiment(**{**dict(experiment), "execution": {**dict(experiment.execution), **execution}})
     return _continue(directory, experiment, observers, progress=progress)
@@ -89,7 +88,7 @@ def default_directory(experiment: Experiment) -> Path:
     """runs/<data>-<method>-s<seed>-<start of the fingerprint>."""
     data, method = Path(experiment.dataset).stem, experiment.method.name
     name = f"{data}-{method}-s{experiment.seed}-{experiment.fingerprint[:8]}"
-    return Path("runs") / name.replace(":", "-")  # of code that the user names
+    return Path("runs") / name.replace(":", "-")  # a reference contains a colon
 
 
 def _continue(
@@ -105,5 +104,8 @@ def _continue(
             return result
         dataset = load_data(experiment, progress) if data is None else data
         if dataset.fingerprint != directory.about()["dataset_fingerprint"]:
-            raise RunError(f"the dataset {experiment.dataset!r} is not the one {directory.path} was started with")
+            raise RunError(
+                f"dataset: {experiment.dataset!r} is not the one {directory.path} was started with; restore that "
+                "dataset, or choose another --out"
+            )
         return execute(directory, Setup(experiment, dataset, directory.partition()), observers)

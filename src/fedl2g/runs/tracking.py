@@ -1,7 +1,7 @@
-"""Trackers: a run's numbers in TensorBoard or MLflow while it runs (optional: `pip install 'fedl2g[tracking]'`).
+"""Trackers: log a run to TensorBoard or MLflow (optional: `pip install 'fedl2g[tracking]'`).
 
-A tracker is an observer. When a run goes on after an interruption it asks the store which rounds it holds and adds only
-the others, so a series has each round once: none twice, and none lost that was not on disk when the process died.
+A tracker is an observer. When a run is resumed, the tracker queries the store for the rounds it holds and adds the
+missing ones, so that each round is logged exactly once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedl2g.errors import SettingError, nearest
+from fedl2g.errors import SettingError, choices
 from fedl2g.experiment import flat
 from fedl2g.federation import Federation, Observer
 from fedl2g.round.record import MB, RoundRecord
@@ -20,7 +20,7 @@ from fedl2g.round.record import MB, RoundRecord
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-_MARK = "fedl2g.run"  # the tag by which a run is found again
+_MARK = "fedl2g.run"  # the tag that identifies a run
 
 
 def trackers(names: str, run: Path) -> list[Observer]:
@@ -28,17 +28,15 @@ def trackers(names: str, run: Path) -> list[Observer]:
     result: list[Observer] = []
     for name in (part.strip() for part in names.split(",") if part.strip()):
         if name not in _TRACKERS:
-            raise SettingError(
-                f"--track: {name!r} is not a tracker.{nearest(name, _TRACKERS)} Trackers: {', '.join(_TRACKERS)}"
-            )
+            raise SettingError(f"--track: unknown tracker {name!r}; {choices(name, _TRACKERS)}")
         if importlib.util.find_spec(name) is None:
-            raise SettingError(f"--track {name} needs the package {name}: pip install 'fedl2g[tracking]'")
+            raise SettingError(f"--track: the package {name} is not installed; run pip install 'fedl2g[tracking]'")
         result.append(_TRACKERS[name](run))
     return result
 
 
 def scalars(record: RoundRecord) -> dict[str, float]:
-    """The numbers of a round under the names they have in every tracker."""
+    """The metrics of a round, under the same names in every tracker."""
     values: dict[str, float | None] = {
         "loss": record.loss,
         "communication/up_mb": record.up_bytes / MB,
@@ -58,7 +56,7 @@ def scalars(record: RoundRecord) -> dict[str, float]:
 
 
 class Tracker(Observer):
-    """What all trackers share: each round goes to the store once."""
+    """The base class of trackers: logs each round exactly once."""
 
     def __init__(self, run: Path) -> None:
         self.run = run.resolve()
@@ -78,15 +76,15 @@ class Tracker(Observer):
         self.close()
 
     def open(self, federation: Federation) -> set[int]:
-        """Open the store; the rounds that it holds."""
+        """Open the store; returns the rounds it holds."""
         raise NotImplementedError
 
     def write(self, round: int, values: dict[str, float]) -> None:
-        """Add one round."""
+        """Log one round."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close the store: the run is over."""
+        """Close the store after the last round."""
         raise NotImplementedError
 
 
@@ -109,7 +107,7 @@ class TensorBoardTracker(Tracker):
         return stored
 
     def write(self, round: int, values: dict[str, float]) -> None:
-        # The number that says "this round is stored" goes last: a process killed in between writes the round again.
+        # The metric that marks a round as stored goes last: a process killed before it logs the round again.
         for name in sorted(values, key=lambda name: name == _EVERY_ROUND):
             self._writer.add_scalar(name, values[name], round)
         self._writer.flush()
@@ -122,7 +120,7 @@ class MLflowTracker(Tracker):
     """Writes to $MLFLOW_TRACKING_URI, else to mlflow.db (SQLite) beside the run directory."""
 
     def open(self, federation: Federation) -> set[int]:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # a tool for private data does not phone home
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # no telemetry from a tool for private data
         os.environ.setdefault("DO_NOT_TRACK", "true")
         from mlflow import MlflowClient
         from mlflow.entities import Param
@@ -153,7 +151,7 @@ class MLflowTracker(Tracker):
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        # One batch is one transaction: a round is stored whole or not at all.
+        # One batch is one transaction: a round is logged atomically.
         metrics = [Metric(name, value, now, round) for name, value in values.items()]
         self._client.log_batch(self._id, metrics=metrics)
 
@@ -161,7 +159,7 @@ class MLflowTracker(Tracker):
         self._client.set_terminated(self._id, "FINISHED")
 
 
-_EVERY_ROUND = "communication/up_mb"  # is written in every round, so it tells which rounds a store holds
+_EVERY_ROUND = "communication/up_mb"  # logged in every round, so it marks the stored rounds
 _TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoardTracker, "mlflow": MLflowTracker}
 
 

@@ -6,7 +6,7 @@
   const hidden = new Set();
   const charts = [];
 
-  // Every text goes through textContent: names of runs are foreign text, never markup.
+  // All text goes through textContent: names of runs are untrusted, never markup.
   function make(tag, attributes = {}, ...children) {
     const node = document.createElement(tag);
     for (const [key, value] of Object.entries(attributes)) {
@@ -101,7 +101,7 @@
       paint(width);
     };
     charts.push(repaint);
-    // In the next frame: painting changes sizes, which must not happen while they are being observed.
+    // In the next frame: painting resizes elements, which must not happen inside the resize observer.
     new ResizeObserver(() => requestAnimationFrame(() => { if (Math.abs((holder.clientWidth || last) - last) > 2) repaint(); })).observe(holder);
     repaint();
   }
@@ -141,7 +141,7 @@
           return { ...line, x: keep.map((i) => line.x[i]), y: keep.map((i) => line.y[i]), low: line.low && keep.map((i) => line.low[i]), high: line.high && keep.map((i) => line.high[i]) }; })
         .filter((line) => line.x.length);
       if (!lines.length) {
-        draw(svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, {}, "nothing to show: switch a method on above");
+        draw(svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, {}, "nothing to show: enable a method above");
         return;
       }
       const warp = log ? Math.log10 : (v) => v;
@@ -241,7 +241,7 @@
       const svg = canvas(holder, width, height, `${title}. ${caption}`);
       const values = rows.flatMap((row) => row.parts.map((part) => part.value)).filter((v) => v > 0);
       if (!values.length) {
-        draw(svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, {}, rows.length ? "zero for all" : "nothing to show: switch a method on above");
+        draw(svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, {}, rows.length ? "zero for all" : "nothing to show: enable a method above");
         return;
       }
       const right = 86, high = Math.max(...values), low = 10 ** Math.floor(Math.log10(Math.min(...values)) - 0.001);
