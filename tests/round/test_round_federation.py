@@ -207,7 +207,7 @@ def bad_from(bad: set[int], rounds: set[int], reply: Callable[[int], Reply]) -> 
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
-        (lambda client: number(client, float("nan")), "'number' holds NaN"),
+        (lambda client: number(client, float("nan")), "'number': holds NaN"),
         (lambda client: number(client, loss=float("inf")), "its training loss is NaN, infinite or too large"),
         (lambda client: Reply(client, {}, Report(10)), "lacks 'number'"),
     ],
