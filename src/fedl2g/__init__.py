@@ -1,4 +1,4 @@
-"""Heterogeneous federated learning: clients with different networks learn together by guiding vectors.
+"""Heterogeneous federated learning: clients with different networks learn together through guiding vectors.
 
 >>> import fedl2g
 >>> result = fedl2g.run(fedl2g.Experiment(method="fedl2g-f", rounds=60))
@@ -85,7 +85,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import public names when they are used: `fedl2g --help` must not wait for torch."""
+    """Import public names on first use: `fedl2g --help` must not wait for torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fedl2g' has no attribute {name!r}")
     return getattr(importlib.import_module(f"fedl2g.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The errors a user can meet: one tree, each message a sentence that says what was wrong and what to do."""
+"""The exception hierarchy; each message is one sentence: `what: what is wrong; what is expected; what to do`."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Iterable
 
 
 class FedL2GError(Exception):
-    """Anything fedl2g refuses to do; the command line prints the message and exits with `exit_code`."""
+    """Base of all errors; the command line prints the message and exits with `exit_code`."""
 
     exit_code = 1
 
 
 class SettingError(FedL2GError):
-    """A setting, argument or file the user gave cannot be used as it is."""
+    """A setting, argument or file given by the user is not valid."""
 
     exit_code = 2
 
 
 class DataError(SettingError):
-    """A dataset cannot be found, read or partitioned as asked."""
+    """A dataset cannot be found, read or partitioned."""
 
 
 class PayloadError(FedL2GError):
-    """What arrived over a wire is not what the method expects, and was refused."""
+    """A received payload or message does not have the expected form."""
 
 
 class RunError(FedL2GError):
@@ -33,11 +33,11 @@ class RunError(FedL2GError):
 
 
 class Diverged(FedL2GError):
-    """A loss or a guiding vector became NaN or infinite: the run cannot continue to meaningful numbers."""
+    """A loss or a guiding vector became NaN or infinite: continuing the run would be meaningless."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint such as " Did you mean 'dirichlet'?" for an unknown name, or "" when nothing is close."""
+    """A hint such as " Did you mean 'dirichlet'?" for an unknown name; "" if nothing is close."""
     close = _closest(name, known)
     return f" Did you mean {close!r}?" if close else ""
 
@@ -49,7 +49,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def choices(name: str, known: Iterable[str]) -> str:
-    """How a sentence about an unknown name ends: "did you mean 'dirichlet'? known: iid, dirichlet"."""
+    """The end of a sentence about an unknown name: "did you mean 'dirichlet'? known: iid, dirichlet"."""
     names = list(known)
     return f"{suggestion(name, names)}known: {', '.join(names) or 'none'}"
 

@@ -1,4 +1,4 @@
-"""Writing files so that a reader, or a crash, sees the old content or the new, never half of it."""
+"""Atomic file writes: a reader, or a crash, sees either the old content or the new."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from fedl2g.errors import RunError
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = True, on_disk: Collection[str] = ()) -> Iterator[Path]:
-    """A name beside `path` to write a file or a folder to; it takes the place of `path` when the block ends.
+    """Yield a temporary path next to `path` for a file or folder, which replaces `path` when the block ends.
 
-    If the block fails, what was written is removed and `path` is as it was. `durable` flushes everything to the disk
-    first, so that not even a power cut loses it, but for the names in `on_disk` (which the block may add to): of a
-    folder's files those that are known to be there already. An OSError is the caller's to explain.
+    If the block fails, the temporary file is removed and `path` is unchanged. `durable` flushes everything to disk
+    first, to survive a power cut, except files of a folder named in `on_disk` (which the block may extend) because they
+    are flushed already. OSErrors are left to the caller.
     """
-    with _written_aside(path, durable, on_disk, _take_the_place_of) as partial:
+    with _written_aside(path, durable, on_disk, _replace) as partial:
         yield partial
 
 
 @contextmanager
 def appearing(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """As `replacing`, for a folder that must be new: an OSError if there is one that is not empty."""
+    """Like `replacing`, for a new folder: raises OSError if a non-empty one exists."""
     with _written_aside(path, durable, (), Path.rename) as partial:
         yield partial
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """Replace a text file in one step; a RunError says why it cannot be written."""
+    """Replace a text file atomically; raises RunError if it cannot be written."""
     try:
         with replacing(path, durable=durable) as partial:
             partial.write_text(text, encoding="utf-8")
@@ -42,18 +42,18 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove what killed processes left while they wrote files of this folder, or the one of this name.
+    """Remove temporary files that killed processes left in this folder, or only those for the file `name`.
 
-    Only for who knows that nobody else is writing there now.
+    The caller must ensure that no other process is writing there.
     """
     for leftover in folder.glob(f".{'*' if name is None else glob.escape(name)}.partial-*"):
         _remove(leftover)
 
 
 def flush(path: Path) -> None:
-    """Make a file, or the names in a folder, survive a power cut."""
+    """Flush a file, or the entries of a folder, to disk."""
     if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
-        return  # a system that cannot open folders
+        return  # folders cannot be opened on this system
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -62,7 +62,7 @@ def flush(path: Path) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why an operation on a file failed, in the system's words where there are any."""
+    """The reason a file operation failed, preferably the operating system's message."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
@@ -70,10 +70,10 @@ def reason_of(error: BaseException) -> str:
 def _written_aside(
     path: Path, durable: bool, on_disk: Collection[str], move: Callable[[Path, Path], object]
 ) -> Iterator[Path]:
-    path = Path(os.path.abspath(path))  # "." has no name to write beside
-    # The number of a thread is that of no other thread or process: two writers never meet in one name.
+    path = Path(os.path.abspath(path))  # "." has no name
+    # Native thread ids are unique across processes, so two writers never use the same name.
     partial = path.with_name(f".{path.name}.partial-{threading.get_native_id()}")
-    _remove(partial)  # of a killed process that had our number
+    _remove(partial)  # left by a killed process with the same thread id
     try:
         yield partial
         if durable:
@@ -89,12 +89,12 @@ def _written_aside(
         raise
 
 
-def _take_the_place_of(partial: Path, path: Path) -> None:
+def _replace(partial: Path, path: Path) -> None:
     if not (partial.is_dir() and path.is_dir() and not path.is_symlink()):
         partial.replace(path)
-        partial.unlink(missing_ok=True)  # two names of one file: the system leaves both
+        partial.unlink(missing_ok=True)  # hard links to the same file: rename(2) leaves both
         return
-    # A folder cannot be renamed over another one: that one steps aside whole, so that nobody sees half of it.
+    # A folder cannot be renamed over another: the old one is renamed first, so that nobody sees a partial one.
     before = partial.with_name(f"{partial.name}-before")
     _remove(before)
     path.rename(before)

@@ -1,4 +1,4 @@
-"""Payloads: the only thing that ever crosses between a client and the server, and the checks on what arrives.
+"""Payloads: the only data exchanged between clients and the server, and their validation.
 
 A payload is `dict[str, Tensor]`. A set of class vectors is two entries: `ids` (int64, k) and `rows` (float, k x M).
 """
@@ -17,13 +17,13 @@ from fedl2g.errors import PayloadError
 
 Payload = dict[str, Tensor]
 
-PRESENT = "present"  # the entry of dense class vectors that says which of them the client has
-_SHOWN = 64  # characters of a name or shape that somebody else chose
+PRESENT = "present"  # the entry of dense class vectors that marks which of them the client has
+_SHOWN = 64  # characters shown of a received name or shape
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What one entry of a payload must look like.
+    """The required form of one payload entry.
 
     A letter in `shape` is a free size; the same letter means the same size in every entry of the payload. Entries with
     `below` hold class ids: distinct, ascending, from 0 to `below` - 1.
@@ -38,7 +38,7 @@ Specification = Mapping[str, TensorSpec]
 
 
 def class_vector_spec(classes: int, width: int, dtype: torch.dtype) -> Specification:
-    """What a set of class vectors of this width must look like."""
+    """The specification of class vectors of this width."""
     return {
         "ids": TensorSpec(("k",), torch.int64, below=classes),
         "rows": TensorSpec(("k", width), dtype),
@@ -46,7 +46,7 @@ def class_vector_spec(classes: int, width: int, dtype: torch.dtype) -> Specifica
 
 
 def tensors_spec(tensors: Mapping[str, Tensor]) -> Specification:
-    """A specification that asks for exactly these names, shapes and dtypes."""
+    """A specification that requires exactly these names, shapes and dtypes."""
     return {name: TensorSpec(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
 
 
@@ -62,7 +62,7 @@ def mean_by_class(payloads: Iterable[Payload]) -> tuple[Tensor, Tensor]:
         raise ValueError("mean_by_class needs at least one payload")
     ids, positions = torch.unique(torch.cat([p["ids"] for p in sent]), return_inverse=True)
     rows = torch.cat([p["rows"] for p in sent])
-    # In float64: the sum of huge but finite rows, which may come from anybody, must not become infinite.
+    # In float64: sums of huge but finite rows, which a hostile client may send, must not overflow.
     total = torch.zeros(len(ids), rows.shape[1], dtype=torch.float64).index_add_(0, positions, rows.double())
     counts = torch.bincount(positions, minlength=len(ids)).double()
     return ids, (total / counts[:, None]).to(rows.dtype)
@@ -91,12 +91,12 @@ def root_mean_square(payload: Payload) -> float:
 
 
 def check_payload(payload: Payload, expected: Specification) -> None:
-    """Refuse a payload that is not what the specification says, with a sentence that names the first fault."""
+    """Raise PayloadError with the first violation of the specification."""
     if missing := sorted(expected.keys() - payload.keys()):
-        raise PayloadError(f"the payload lacks {missing[0]!r}; expected the entries {sorted(expected)}")
+        raise PayloadError(f"the payload: it lacks {missing[0]!r}; expected the entries {sorted(expected)}")
     if unknown := sorted(payload.keys() - expected.keys()):
         name = unknown[0][:_SHOWN]
-        raise PayloadError(f"the payload has an unknown entry {name!r}; expected the entries {sorted(expected)}")
+        raise PayloadError(f"the payload: it has an unknown entry {name!r}; expected the entries {sorted(expected)}")
     sizes: dict[str, int] = {}
     for name, spec in expected.items():
         _check_tensor(name, payload[name], spec, sizes)
@@ -104,39 +104,39 @@ def check_payload(payload: Payload, expected: Specification) -> None:
 
 def _check_tensor(name: str, tensor: Tensor, spec: TensorSpec, sizes: dict[str, int]) -> None:
     if tensor.dtype != spec.dtype:
-        raise PayloadError(f"payload entry {name!r} has dtype {tensor.dtype}, expected {spec.dtype}")
+        raise PayloadError(f"payload entry {name!r}: has dtype {tensor.dtype}; expected {spec.dtype}")
     found = tuple(tensor.shape)
     if len(found) != len(spec.shape):
-        raise PayloadError(f"payload entry {name!r} has shape {str(found)[:_SHOWN]}, expected {spec.shape}")
+        raise PayloadError(f"payload entry {name!r}: has shape {str(found)[:_SHOWN]}; expected {spec.shape}")
     for size, wanted in zip(found, spec.shape, strict=True):
         required = sizes.setdefault(wanted, size) if isinstance(wanted, str) else wanted
         if size != required:
-            raise PayloadError(f"payload entry {name!r} has shape {found}, expected {spec.shape}")
+            raise PayloadError(f"payload entry {name!r}: has shape {found}; expected {spec.shape}")
     if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
-        raise PayloadError(f"payload entry {name!r} holds NaN or infinite values")
+        raise PayloadError(f"payload entry {name!r}: holds NaN or infinite values; expected finite ones")
     if spec.below is not None:
-        if len(tensor) > spec.below:  # before they become Python numbers, which take far more memory
-            raise PayloadError(f"payload entry {name!r} holds {len(tensor)} class ids; there are {spec.below} classes")
+        if len(tensor) > spec.below:  # checked before `tolist`, which takes far more memory
+            raise PayloadError(f"payload entry {name!r}: holds {len(tensor)} class ids; expected at most {spec.below}")
         ids = tensor.tolist()
         if any(not 0 <= i < spec.below for i in ids):
-            raise PayloadError(f"payload entry {name!r} holds a class id outside 0..{spec.below - 1}")
+            raise PayloadError(f"payload entry {name!r}: holds a class id outside 0..{spec.below - 1}")
         if any(a >= b for a, b in pairwise(ids)):
-            raise PayloadError(f"payload entry {name!r} must hold distinct class ids in ascending order")
+            raise PayloadError(f"payload entry {name!r}: wrong class ids; expected distinct ones in ascending order")
 
 
 @dataclass(frozen=True)
 class Codec:
-    """How payloads are packed for the wire: the check of what arrived, and what it stands for."""
+    """How payloads are encoded for the wire: the check and the decoding of received payloads."""
 
     check: Callable[[Payload, Specification], None]
     decode: Callable[[Payload, Specification], Payload]
 
 
-def _as_it_is(payload: Payload, expected: Specification) -> Payload:
+def _identity(payload: Payload, expected: Specification) -> Payload:
     return payload
 
 
-PLAIN = Codec(check_payload, _as_it_is)
+PLAIN = Codec(check_payload, _identity)
 
 
 def to_bytes(payload: Payload) -> bytes:
@@ -145,9 +145,9 @@ def to_bytes(payload: Payload) -> bytes:
 
 
 def from_bytes(data: bytes) -> Payload:
-    """Read a payload back; anything that is not a well-formed payload is refused."""
+    """Deserialise a payload; raises PayloadError for anything malformed."""
     try:
         return safetensors.torch.load(data)
-    except Exception as error:  # the reader answers what anybody may send with errors of many kinds
+    except Exception as error:  # the reader raises many kinds of errors on malformed bytes
         reason = str(error).partition("\n")[0][:300]
         raise PayloadError(f"the bytes that arrived are not a payload: {reason or type(error).__name__}") from error

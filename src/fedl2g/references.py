@@ -1,7 +1,7 @@
-"""Code that users name: `package.module:name` references and plugin files, and the one question of trust.
+"""References to user code (`package.module:name`), plugin files, and the trust check.
 
-A reference in a setting that the user typed is imported because the user asked for it. A reference in a file that came
-from elsewhere (a run directory, a message) is imported only after `require_trust`.
+A reference in the user's own settings is imported directly. A reference in a file from elsewhere (a run directory, a
+message) is imported only after `require_trust`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _plugins: list[str] = []
 
 @dataclass(frozen=True)
 class Reference:
-    """What "package.module:name#attribute" names; `attribute` is of the object that a call of `name` gives."""
+    """A parsed "package.module:name#attribute"; `attribute` belongs to the object that calling `name` returns."""
 
     module: str
     name: str
@@ -36,22 +36,22 @@ class Reference:
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text names Python code; nothing is imported to find out."""
+    """Whether a text has the form of a reference; nothing is imported."""
     return _PATTERN.fullmatch(text) is not None
 
 
 def parse_reference(text: str) -> Reference:
-    """The parts of "package.module:name" or "package.module:name#attribute"."""
+    """Parse "package.module:name" or "package.module:name#attribute"."""
     match = _PATTERN.fullmatch(text)
     if match is None:
-        raise SettingError(f"{text!r}: does not name Python code; expected package.module:name")
+        raise SettingError(f"{text!r}: not a reference to Python code; expected package.module:name")
     return Reference(match["module"], match["name"], match["attribute"])
 
 
 def load_reference(text: str) -> Any:
-    """Import the module and return what the reference names; modules in the current folder are found too.
+    """Import the referenced object; modules in the current folder are found too.
 
-    The caller has made sure that the user named it, or trusts who did.
+    The caller must have made sure that the reference is trusted.
     """
     reference = parse_reference(text)
     folder = os.getcwd()
@@ -72,15 +72,13 @@ def load_reference(text: str) -> Any:
 
 
 def references_in(settings: Mapping[str, Any]) -> list[str]:
-    """The references in the settings of an experiment, wherever they stand: whatever is imported by name, now or later,
-    is among them. Nothing is imported to find out.
-    """
+    """All references anywhere in an experiment's settings: a superset of what may be imported. Imports nothing."""
     texts = (text for key, value in settings.items() if key not in _NEVER_CODE for text in _texts(value))
     return list(dict.fromkeys(text for text in texts if is_reference(text)))
 
 
 def _texts(value: object) -> Iterator[str]:
-    """The words of a setting: lists may be nested, or written with commas."""
+    """All strings in a setting: nested lists and tables are flattened, comma-separated lists split."""
     values = [value]
     for one in values:  # grows as tables and lists are opened
         if isinstance(one, str):
@@ -92,7 +90,7 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def require_trust(references: Iterable[str], source: Path | str, *, trust: bool) -> None:
-    """Refuse code that somebody else's file names, unless the user said to trust it."""
+    """Raise SettingError for references from a file, unless the user trusts it."""
     if not trust and (named := list(references)):
         raise SettingError(
             f"{source} names code to import ({', '.join(named)}); if it is yours, or you trust who made it, say so "
@@ -101,7 +99,7 @@ def require_trust(references: Iterable[str], source: Path | str, *, trust: bool)
 
 
 def load_plugin(name: str) -> None:
-    """Import a Python file (`my_method.py`) or module (`my_package.methods`) that the user names, once."""
+    """Import a plugin, a Python file (`my_method.py`) or a module (`my_package.methods`), once."""
     if name.endswith(".py"):
         path = Path(name).resolve()
         if not path.is_file():
@@ -119,7 +117,7 @@ def load_plugin(name: str) -> None:
 
 
 def loaded_plugins() -> tuple[str, ...]:
-    """What was imported, for other processes of a run to import too."""
+    """The plugins imported so far, which the other processes of a run must import too."""
     return tuple(_plugins)
 
 

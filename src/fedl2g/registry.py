@@ -1,6 +1,6 @@
-"""Things by name: the built-in ones, those of installed packages (entry points) and those a user registers.
+"""Registries of named objects: built in, from installed packages (entry points), or registered by the user.
 
-Nothing is imported before it is asked for.
+Nothing is imported before it is used.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """The things of one kind. `built_in` says which module registers each when it is imported.
+    """The objects of one kind. `built_in` maps each built-in name to the module that registers it on import.
 
-    An installed package adds its own through an entry point of the group `fedl2g.GROUP`, whose module registers it.
+    An installed package adds objects through entry points of the group `fedl2g.GROUP`, whose modules register them.
     """
 
     def __init__(self, kind: str, group: str, built_in: Mapping[str, str]) -> None:
         self.kind = kind
         self.group = f"fedl2g.{group}"
         self._built_in = built_in
-        self._registered: dict[str, tuple[str, T]] = {}  # name -> what it is made of, and the thing
+        self._registered: dict[str, tuple[str, T]] = {}  # name -> (qualified name of its class or function, the object)
 
     def register(self, name: str, thing: T, made_of: type | Callable[..., object]) -> None:
-        """Make a thing known by its name. `made_of` is the class or function behind it, which tells whose it is.
+        """Register an object under a name; `made_of` is its class or function, which identifies the owner of the name.
 
-        The same class or function may register again (its module was imported anew); another may not take the name.
+        The same class or function may register again (its module was reloaded); another may not take the name.
         """
         if not name or set(name) & set(",:+ "):
             raise SettingError(f"{self.kind}: {name!r} cannot be a name; expected no comma, colon, plus sign or space")
@@ -48,19 +48,19 @@ class Registry(Generic[T]):
         self._registered[name] = (made_of.__qualname__, thing)
 
     def names(self) -> tuple[str, ...]:
-        """Every name that can be given now."""
+        """All available names."""
         installed = sorted(point.name for point in entry_points(group=self.group))
         return tuple(dict.fromkeys([*self._built_in, *sorted(self._registered), *installed]))
 
     def check(self, name: str) -> str:
-        """The name, if it can be given; an unknown one is an error that says the nearest. Nothing is imported."""
+        """Return the name if it is available; the error for an unknown one suggests the closest. Imports nothing."""
         known = name in self._built_in or name in self._registered or is_reference(name)
-        if not known and name not in (names := self.names()):  # looks through all installed packages: last
+        if not known and name not in (names := self.names()):  # last, since it scans all installed packages
             raise SettingError(f"{self.kind}: {name!r} is not known; {choices(name, names)}")
         return name
 
     def get(self, name: str) -> T:
-        """The thing of that name; an unknown name is an error that says the nearest known one."""
+        """Look up an object; the error for an unknown name suggests the closest known one."""
         if is_reference(name):
             return cast(T, load_reference(name))
         if name not in self._registered:
@@ -77,7 +77,7 @@ class Registry(Generic[T]):
         for point in entry_points(group=self.group, name=name):
             try:
                 point.load()
-            except Exception as error:  # somebody else's package may fail to import in any way
+            except Exception as error:  # a third-party package may fail to import in any way
                 raise SettingError(
                     f"{self.kind}: {name!r} cannot be imported from {point.value} ({type(error).__name__}: {error})"
                 ) from error

@@ -1,7 +1,7 @@
 """Random streams derived from (seed, purpose, client, round), never from a global generator.
 
 A result therefore depends neither on the engine, nor on the number of workers, nor on the order in which clients run,
-and a checkpoint needs no generator state: every stream can be made again from its name.
+and a checkpoint needs no generator state: every stream can be recreated from its name.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ def derive(seed: int, purpose: str, *ids: int) -> int:
 
 
 def torch_stream(seed: int, purpose: str, *ids: int) -> torch.Generator:
-    """A torch generator (on the CPU) of its own for one purpose."""
+    """A separate torch generator (on the CPU) for one purpose."""
     return torch.Generator().manual_seed(derive(seed, purpose, *ids))
 
 
 def numpy_stream(seed: int, purpose: str, *ids: int) -> np.random.Generator:
-    """A numpy generator of its own for one purpose."""
+    """A separate numpy generator for one purpose."""
     return np.random.default_rng(derive(seed, purpose, *ids))
 
 
 @contextmanager
 def seeded(seed: int, purpose: str, *ids: int, device: torch.device | None = None) -> Iterator[None]:
-    """Seed torch's global generator inside the block and put it back afterwards.
+    """Seed torch's global generator inside the block and restore it afterwards.
 
-    Dropout and weight initialisation draw from the global generator and take no other; this gives them a stream too.
+    For dropout and weight initialisation, which can only draw from the global generator.
     """
     accelerators = [device] if device is not None and device.type not in ("cpu", "meta") else []
     kind = accelerators[0].type if accelerators else "cuda"
     with torch.random.fork_rng(devices=accelerators, device_type=kind):
-        # Not torch.manual_seed: for accelerators that are not in use it notes the whole call stack, every time.
+        # Not torch.manual_seed: it records the call stack on every call for accelerators not yet initialised.
         torch.default_generator.manual_seed(derive(seed, purpose, *ids))
         for accelerator in accelerators:
             module = torch.get_device_module(accelerator)

@@ -1,4 +1,4 @@
-"""From an experiment to what it needs to come to life: its dataset, its partition and its memory layouts."""
+"""Prepares an experiment: loads its dataset, partitions it and resolves the memory layouts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Progress = Callable[[str, int, int | None], None]
 
 @dataclass(frozen=True)
 class Setup:
-    """An experiment with its data, and who holds which samples."""
+    """An experiment with its dataset and partition."""
 
     experiment: Experiment
     dataset: Dataset
@@ -31,7 +31,7 @@ class Setup:
 
     @property
     def task(self) -> Task:
-        """What the server and all clients know in common."""
+        """The parameters shared by the server and all clients."""
         e = self.experiment
         return Task(
             classes=self.dataset.classes,
@@ -53,7 +53,7 @@ class Setup:
         return names[client % len(names)]
 
     def describe(self) -> dict[str, Any]:
-        """Plain values from which another process of this machine makes the same setup with `from_description`."""
+        """JSON values from which another process on this machine recreates the setup with `from_description`."""
         folder = self.dataset.folder
         return {
             "experiment": self.experiment.model_dump(mode="json"),
@@ -65,20 +65,20 @@ class Setup:
 
     @classmethod
     def from_description(cls, values: dict[str, Any]) -> Setup:
-        """Make the setup that `describe` described."""
+        """Recreate a setup from the result of `describe`."""
         for plugin in values["plugins"]:
             load_plugin(plugin)
         experiment = Experiment(**values["experiment"])
-        # The folder that the first process has opened: a user's function must not be called again by every process.
+        # Reopen the first process's cache folder: a user's dataset function must not be called by every process.
         dataset = open_whole(Path(values["folder"])) if values["folder"] else None
         if dataset is None:
             dataset = load_data(experiment)
         if dataset.fingerprint != values["dataset"]:
-            raise RunError("the dataset changed while the run was starting; start it again")
+            raise RunError("dataset: it changed while the run was starting; start the run again")
         return cls(experiment, dataset, Partition.from_json(values["partition"]))
 
     def check(self) -> None:
-        """Refuse, before anything is written, a device that is not there or a user's network that does not fit."""
+        """Raise SettingError, before anything is written, for a missing device or an unusable network of the user."""
         resolve_device(self.experiment.device)
         for name in dict.fromkeys(self.experiment.architectures):
             if is_reference(name):
@@ -86,7 +86,7 @@ class Setup:
 
 
 def prepare(experiment: Experiment, progress: Progress | None = None, data: Dataset | None = None) -> Setup:
-    """Load the data unless they are given, deal them out to the clients and settle the layouts."""
+    """Load the dataset unless it is given, partition it and resolve the layouts."""
     dataset = load_data(experiment, progress) if data is None else data
     return Setup(settle_layout(experiment, dataset), dataset, partition_of(experiment, dataset))
 
@@ -99,7 +99,7 @@ def load_data(experiment: Experiment, progress: Progress | None = None) -> Datas
 
 
 def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
-    """Who holds which samples of the dataset."""
+    """The partition of the dataset among the clients."""
     return make_partition(
         experiment.partition,
         dataset.labels,
@@ -112,7 +112,7 @@ def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
 
 
 def settle_layout(experiment: Experiment, dataset: Dataset) -> Experiment:
-    """Put the layouts that are faster on this machine in place of `auto`: they are part of what gives the numbers."""
+    """Replace the layout `auto` by the faster layouts on this machine: they affect the numbers."""
     if experiment.layout != "auto":
         return experiment
     if resolve_device(experiment.device).type != "cpu":

@@ -38,26 +38,26 @@ REFUSED = {
     "nothing": ({}, "lacks 'ids'"),
     "an entry missing": ({"ids": torch.tensor([1])}, "lacks 'rows'"),
     "an entry too many": (vectors([1], model=torch.ones(2)), "unknown entry 'model'"),
-    "ids of another dtype": (vectors([1], ids=torch.tensor([1], dtype=torch.int32)), "'ids' has dtype torch.int32"),
-    "rows of another dtype": (vectors([1], rows=torch.ones(1, 3).double()), "'rows' has dtype torch.float64"),
-    "rows of integers": (vectors([1], rows=torch.ones(1, 3).long()), "'rows' has dtype torch.int64"),
-    "rows too wide": (vectors([1], rows=torch.ones(1, 4)), r"'rows' has shape \(1, 4\), expected \('k', 3\)"),
-    "rows too narrow": (vectors([1], rows=torch.ones(1, 1)), r"'rows' has shape \(1, 1\)"),
-    "more rows than ids": (vectors([1], rows=torch.ones(2, 3)), r"'rows' has shape \(2, 3\)"),
-    "fewer rows than ids": (vectors([1, 2], rows=torch.ones(1, 3)), r"'rows' has shape \(1, 3\)"),
-    "rows flat": (vectors([1], rows=torch.ones(3)), r"'rows' has shape \(3,\)"),
-    "ids as a table": (vectors([1], ids=torch.tensor([[1]])), r"'ids' has shape \(1, 1\)"),
-    "ids as a number": (vectors([1], ids=torch.tensor(1)), r"'ids' has shape \(\)"),
-    "NaN": (vectors([1], rows=NAN), "'rows' holds NaN or infinite"),
-    "infinity": (vectors([1], rows=NAN.nan_to_num(float("inf"))), "'rows' holds NaN or infinite"),
-    "minus infinity": (vectors([1], rows=NAN.nan_to_num(-float("inf"))), "'rows' holds NaN or infinite"),
-    "an unknown class": (vectors([1, 5]), r"'ids' holds a class id outside 0\.\.4"),
-    "a negative class": (vectors([-1, 1]), r"'ids' holds a class id outside 0\.\.4"),
-    "a class twice": (vectors([2, 2]), "'ids' must hold distinct class ids in ascending order"),
-    "more ids than classes": (vectors(list(range(6))), "'ids' holds 6 class ids; there are 5 classes"),
+    "ids of another dtype": (vectors([1], ids=torch.tensor([1], dtype=torch.int32)), "'ids': has dtype torch.int32"),
+    "rows of another dtype": (vectors([1], rows=torch.ones(1, 3).double()), "'rows': has dtype torch.float64"),
+    "rows of integers": (vectors([1], rows=torch.ones(1, 3).long()), "'rows': has dtype torch.int64"),
+    "rows too wide": (vectors([1], rows=torch.ones(1, 4)), r"'rows': has shape \(1, 4\); expected \('k', 3\)"),
+    "rows too narrow": (vectors([1], rows=torch.ones(1, 1)), r"'rows': has shape \(1, 1\)"),
+    "more rows than ids": (vectors([1], rows=torch.ones(2, 3)), r"'rows': has shape \(2, 3\)"),
+    "fewer rows than ids": (vectors([1, 2], rows=torch.ones(1, 3)), r"'rows': has shape \(1, 3\)"),
+    "rows flat": (vectors([1], rows=torch.ones(3)), r"'rows': has shape \(3,\)"),
+    "ids as a table": (vectors([1], ids=torch.tensor([[1]])), r"'ids': has shape \(1, 1\)"),
+    "ids as a number": (vectors([1], ids=torch.tensor(1)), r"'ids': has shape \(\)"),
+    "NaN": (vectors([1], rows=NAN), "'rows': holds NaN or infinite"),
+    "infinity": (vectors([1], rows=NAN.nan_to_num(float("inf"))), "'rows': holds NaN or infinite"),
+    "minus infinity": (vectors([1], rows=NAN.nan_to_num(-float("inf"))), "'rows': holds NaN or infinite"),
+    "an unknown class": (vectors([1, 5]), r"'ids': holds a class id outside 0\.\.4"),
+    "a negative class": (vectors([-1, 1]), r"'ids': holds a class id outside 0\.\.4"),
+    "a class twice": (vectors([2, 2]), "'ids': wrong class ids; expected distinct ones in ascending order"),
+    "more ids than classes": (vectors(list(range(6))), "'ids': holds 6 class ids; expected at most 5"),
     "a name without end": (vectors([1]) | {"n" * 10**6: torch.ones(1)}, f"unknown entry '{'n' * 64}'"),
-    "dimensions without end": (vectors([1], rows=torch.ones([1] * 60)), r"'rows' has shape \(1, .{60}, expected"),
-    "classes out of order": (vectors([3, 1]), "'ids' must hold distinct class ids in ascending order"),
+    "dimensions without end": (vectors([1], rows=torch.ones([1] * 60)), r"'rows': has shape \(1, .{60}; expected"),
+    "classes out of order": (vectors([3, 1]), "'ids': wrong class ids; expected distinct ones in ascending order"),
 }
 
 
@@ -81,9 +81,9 @@ def test_a_letter_means_one_size_in_all_entries() -> None:
 def test_a_specification_of_given_tensors_asks_for_exactly_those() -> None:
     tensors = {"weight": torch.ones(2, 3), "seen": torch.tensor(7)}
     check_payload({"weight": torch.zeros(2, 3), "seen": torch.tensor(0)}, tensors_spec(tensors))
-    with pytest.raises(PayloadError, match="'seen' has dtype"):
+    with pytest.raises(PayloadError, match="'seen': has dtype"):
         check_payload({"weight": torch.zeros(2, 3), "seen": torch.tensor(0.0)}, tensors_spec(tensors))
-    with pytest.raises(PayloadError, match="'weight' has shape"):
+    with pytest.raises(PayloadError, match="'weight': has shape"):
         check_payload({"weight": torch.zeros(3, 2), "seen": torch.tensor(0)}, tensors_spec(tensors))
 
 

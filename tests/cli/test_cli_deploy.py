@@ -229,7 +229,7 @@ SPOILED: dict[str, tuple[Any, dict[str, str], set[str]]] = {
     "one picture": (_few_pictures, {"split": "too few", "batch": ""}, set()),
     "an unknown network": (
         lambda n: replace(n / "site.toml", '"site_code:build_model"', '"small_cn"'),
-        {"model": "Did you mean 'small_cnn'?", "batch": "small_cn"},
+        {"model": "did you mean 'small_cnn'?", "batch": "small_cn"},
         set(),
     ),
     "a network of NaN": (

@@ -23,7 +23,7 @@ from fedl2g.data import loading as loading_module
 from fedl2g.data.dataset import Content
 from fedl2g.data.download import RemoteFile
 from fedl2g.data.named import (
-    CATALOGUE,
+    CATALOG,
     DOMAINNET_DOMAINS,
     read_cifar10,
     read_cifar100,
@@ -120,7 +120,7 @@ class TestNamed:
     def test_a_damaged_cifar_archive_is_named(self, tmp_path: Path, break_it: Callable[[Path], object]) -> None:
         path, _ = cifar10_archive(tmp_path / "cifar-10-binary.tar.gz")
         break_it(path)
-        with pytest.raises(DataError, match=r"cifar-10-binary\.tar\.gz .* delete it and load the dataset again"):
+        with pytest.raises(DataError, match=r"cifar-10-binary\.tar\.gz: .* delete it and load the dataset again"):
             read_cifar10({path.name: path}, 32)
 
     def flowers(self, folder: Path) -> dict[str, Path]:
@@ -147,7 +147,7 @@ class TestNamed:
     def test_a_missing_flower_is_named(self, tmp_path: Path) -> None:
         files = self.flowers(tmp_path)
         tar_gz(files["102flowers.tgz"], {"jpg/image_00001.jpg": picture((0, 0, 0))})
-        with pytest.raises(DataError, match=r"102flowers\.tgz lacks the image image_00004\.jpg"):
+        with pytest.raises(DataError, match=r"102flowers\.tgz: the image image_00004\.jpg is missing"):
             read_flowers102(files, 64)
 
     def test_tiny_imagenet(self, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ class TestNamed:
             assert (dataset.images[:, channel, 1::4, 2::4] == expected).all()
         assert load_dataset("digits", image_size=28, data_dir=tmp_path).image_shape == (3, 28, 28)
 
-    def test_the_catalogue_is_complete(self) -> None:
+    def test_the_catalog_is_complete(self) -> None:
         assert set(dataset_names()) == {"digits", "cifar10", "cifar100", "flowers102", "tiny-imagenet", "domainnet"}
         for entry in describe_datasets():
             assert bool(entry.files) == (entry.name != "digits")
@@ -227,8 +227,8 @@ class TestNamed:
         path, images = cifar10_archive(tmp_path / "downloads" / "cifar-10-binary.tar.gz")
         md5 = hashlib.md5(path.read_bytes()).hexdigest()
         files = (RemoteFile("http://127.0.0.1:9/cifar-10-binary.tar.gz", md5),)
-        entry = dataclasses.replace(CATALOGUE["cifar10"], files=files)
-        monkeypatch.setattr(loading_module, "CATALOGUE", {"cifar10": entry})
+        entry = dataclasses.replace(CATALOG["cifar10"], files=files)
+        monkeypatch.setattr(loading_module, "CATALOG", {"cifar10": entry})
         dataset = load_dataset("cifar10", data_dir=tmp_path)
         assert (dataset.images == images).all()
         path.unlink()  # the cache needs the archive no more
@@ -302,17 +302,17 @@ class TestNpz:
         [
             ({"labels": [0]}, "no array named 'images'"),
             ({"images": images(2, 4, 4)}, "no array named 'labels'"),
-            ({"images": np.zeros((2, 4, 4)), "labels": [0, 1]}, "type float64, but they must be uint8"),
+            ({"images": np.zeros((2, 4, 4)), "labels": [0, 1]}, "type float64; expected uint8"),
             ({"images": images(2, 4), "labels": [0, 1]}, r"shape \(2, 4\)"),
             ({"images": images(0, 4, 4), "labels": []}, "not empty"),
             ({"images": images(2, 3, 8, 8), "labels": [0, 1]}, r"transpose\(0, 2, 3, 1\)"),
-            ({"images": images(2, 4, 4), "labels": [0]}, r"must be \(2,\)"),
-            ({"images": images(2, 4, 4), "labels": [[0], [1]]}, r"must be \(2,\)"),
-            ({"images": images(2, 4, 4), "labels": [0.0, 1.0]}, "labels of type float64"),
+            ({"images": images(2, 4, 4), "labels": [0]}, r"expected \(2,\)"),
+            ({"images": images(2, 4, 4), "labels": [[0], [1]]}, r"expected \(2,\)"),
+            ({"images": images(2, 4, 4), "labels": [0.0, 1.0]}, "labels are of type float64"),
             ({"images": images(2, 4, 4), "labels": [0, -1]}, "negative labels"),
             ({"images": images(2, 4, 4), "labels": [0, 2], "class_names": ["a", "b"]}, "labels up to 2, but only 2"),
             ({"images": images(2, 4, 4), "labels": [0, 1], "class_names": [1, 2]}, "store them as strings"),
-            ({"images": images(2, 4, 4), "labels": [0, 1], "domains": [0]}, "domains of shape"),
+            ({"images": images(2, 4, 4), "labels": [0, 1], "domains": [0]}, "domains are of shape"),
             ({"images": images(2, 4, 4), "labels": np.array([0, {}], object)}, "file of plain arrays"),
         ],
     )
@@ -327,13 +327,13 @@ class TestNpz:
     )
     def test_a_file_that_is_no_npz_is_named(self, tmp_path: Path, data: bytes) -> None:
         (tmp_path / "mine.npz").write_bytes(data)
-        with pytest.raises(DataError, match=r"mine\.npz cannot be read"):
+        with pytest.raises(DataError, match=r"mine\.npz: cannot be read"):
             load_dataset(str(tmp_path / "mine.npz"), data_dir=tmp_path / "cache")
 
     def test_a_renamed_npy_is_named(self, tmp_path: Path) -> None:
         with open(tmp_path / "mine.npz", "wb") as out:
             np.save(out, images(2, 4, 4))
-        with pytest.raises(DataError, match=r"mine\.npz cannot be read"):
+        with pytest.raises(DataError, match=r"mine\.npz: cannot be read"):
             load_dataset(str(tmp_path / "mine.npz"), data_dir=tmp_path / "cache")
 
 
@@ -383,8 +383,8 @@ class TestFolder:
             ({"readme.txt": b""}, "has no images"),
             ({"1.png": b""}, "images 0 folders deep"),
             ({"dog/1.png": b"", "art/cat/1.png": b""}, "images 1 and 2 folders deep"),
-            ({"dog/1.png": b"not a picture"}, r"1\.png cannot be read"),
-            ({"dog/1.jpg": picture((1, 2, 3))[:300]}, r"1\.jpg cannot be read"),
+            ({"dog/1.png": b"not a picture"}, r"1\.png: the image cannot be read"),
+            ({"dog/1.jpg": picture((1, 2, 3))[:300]}, r"1\.jpg: the image cannot be read"),
         ],
     )
     def test_what_is_wrong_is_said_in_one_sentence(self, tmp_path: Path, files: dict[str, bytes], words: str) -> None:
@@ -400,7 +400,7 @@ class TestFolder:
     def test_a_link_to_nowhere_is_named(self, tmp_path: Path) -> None:
         name = self.make(tmp_path / "pets", {"dog/1.png": picture((9, 9, 9))})
         (tmp_path / "pets" / "dog" / "2.png").symlink_to(tmp_path / "gone.png")
-        with pytest.raises(DataError, match=r"2\.png cannot be read"):
+        with pytest.raises(DataError, match=r"2\.png: cannot be read"):
             load_dataset(name, data_dir=tmp_path / "cache")
 
     def test_a_16_bit_image_is_refused_rather_than_clipped(self, tmp_path: Path) -> None:
@@ -435,7 +435,7 @@ class TestFunction:
         ("name", "words"),
         [
             ("own_data_for_test:nothing", "must return"),
-            ("own_data_for_test:ragged", "cannot be made arrays"),
+            ("own_data_for_test:ragged", "cannot be converted to arrays"),
             ("own_data_for_test:missing", "cannot be imported"),
             ("no_such_module_here:load", "cannot be imported"),
         ],
@@ -447,7 +447,7 @@ class TestFunction:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("cifar-10", "Did you mean 'cifar10'"), ("missing/folder", "no dataset"), ("", "no dataset")],
+    [("cifar-10", "did you mean 'cifar10'"), ("missing/folder", "is not known"), ("", "is not known")],
 )
 def test_an_unknown_dataset_is_refused_with_the_nearest_name(tmp_path: Path, name: str, words: str) -> None:
     with pytest.raises(DataError, match=words):
@@ -456,5 +456,5 @@ def test_an_unknown_dataset_is_refused_with_the_nearest_name(tmp_path: Path, nam
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("1,2")
-    with pytest.raises(DataError, match=r"must be an \.npz file or a folder"):
+    with pytest.raises(DataError, match=r"expected an \.npz file or a folder"):
         load_dataset(str(tmp_path / "data.csv"), data_dir=tmp_path)

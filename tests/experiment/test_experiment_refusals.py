@@ -113,7 +113,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "compressed",
         {"privacy": GUARANTEE},
-        "privacy.clip: local compresses its uploads, and clipping what is sent does",
+        "privacy.clip: local compresses its uploads, and clipping factors does not",
     ),
     (
         "raw_replies",

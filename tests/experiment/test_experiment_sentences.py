@@ -157,7 +157,7 @@ def test_an_old_name_is_refused_by_its_new_one(old: str, new: str) -> None:
     with pytest.raises(SettingError) as caught:
         Experiment(**{table: {name: 1}})
     assert str(caught.value) == f"unknown setting {old!r}; it was renamed to {new!r}"
-    with pytest.raises(SettingError, match="it is called"):
+    with pytest.raises(SettingError, match="it was renamed to"):
         explain(old)
     assert explain(new)
 

@@ -191,7 +191,7 @@ def test_unusable_sizes_are_refused() -> None:
         build_model("cnn4", classes=0, image_shape=(1, 28, 28))
     with pytest.raises(SettingError, match="names 2 models"):
         build_model("htfe2", classes=2, image_shape=(3, 32, 32))
-    with pytest.raises(SettingError, match="Did you mean 'small_cnn'"):
+    with pytest.raises(SettingError, match="did you mean 'small_cnn'"):
         build_model("smal_cnn", classes=2, image_shape=(3, 32, 32))
 
 

@@ -76,9 +76,9 @@ def test_an_unwritable_cache_is_no_error(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_wrong_settings_are_explained(cache: Path) -> None:
-    with pytest.raises(SettingError, match="Did you mean 'channels_last'"):
+    with pytest.raises(SettingError, match="did you mean 'channels_last'"):
         measure(layout="channel_last")
     with pytest.raises(SettingError, match="at least 2"):
         measure(batch_size=1)
-    with pytest.raises(SettingError, match="Did you mean 'small_cnn'"):
+    with pytest.raises(SettingError, match="did you mean 'small_cnn'"):
         measure("small_cn")

@@ -38,9 +38,9 @@ def test_resolve_models(spec: str | list[str], expected: tuple[str, ...]) -> Non
 
 
 def test_unknown_names_get_the_nearest_known_one() -> None:
-    with pytest.raises(SettingError, match="Did you mean 'resnet18'"):
+    with pytest.raises(SettingError, match="did you mean 'resnet18'"):
         resolve_models("cnn4,resnet_18")
-    with pytest.raises(SettingError, match="Did you mean 'htfe4'"):
+    with pytest.raises(SettingError, match="did you mean 'htfe4'"):
         resolve_models("HtFE_4")
 
 
@@ -52,7 +52,7 @@ def test_malformed_factories_are_explained(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", ["", " , ", []])
 def test_no_model_at_all(spec: str | list[str]) -> None:
-    with pytest.raises(SettingError, match="No model"):
+    with pytest.raises(SettingError, match="no model given"):
         resolve_models(spec)
 
 

@@ -65,7 +65,7 @@ def test_names_of_the_layers_that_stay_are_kept() -> None:
 
 
 def test_named_head() -> None:
-    with pytest.raises(SettingError, match="Cannot tell where the head of the Net begins"):
+    with pytest.raises(SettingError, match="cannot find the head of the Net"):
         split(Net(nn.Linear(6, 9), "output_layer"))
     model = split(Net(nn.Linear(6, 9), "output_layer"), head_name="output_layer")
     assert model(torch.randn(2, *SHAPE))[1].shape == (2, 3)
@@ -199,7 +199,7 @@ def test_factories(hospital: str, function: str) -> None:
         ("hospital_nets:demanding", "failed: TypeError.*depth"),
         ("hospital_nets:missing", "'hospital_nets' has no 'missing'"),
         ("hospital_nets:not_callable", "not_callable' is not a function"),
-        ("hospital_nets:Odd", "'hospital_nets:Odd' cannot be used. Cannot tell where the head"),
+        ("hospital_nets:Odd", "'hospital_nets:Odd' cannot be used: cannot find the head"),
         ("hospital_broken:make", "'hospital_broken' cannot be imported.*a_library_nobody_has"),
         ("hospital_nowhere:make", "'hospital_nowhere' cannot be imported.*PYTHONPATH"),
     ],

@@ -68,7 +68,7 @@ def test_sizes_of_data_of_every_kind(tmp_path: Path) -> None:
     assert data_size(str(colour)) == DataSize(6, 3, (4, 8, 9))
     assert data_size(str(colour), 16).image_shape == (4, 16, 16)
     (tmp_path / "broken.npz").write_bytes(b"nothing")
-    with pytest.raises(SettingError, match=r"broken\.npz cannot be read"):
+    with pytest.raises(SettingError, match=r"broken\.npz: cannot be read"):
         data_size(str(tmp_path / "broken.npz"))
 
 

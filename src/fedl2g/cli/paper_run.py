@@ -218,16 +218,16 @@ def _run_convergence(study: Study, display: Display) -> None:
 
 def _dataset_paths(given: Iterable[str]) -> dict[str, str]:
     """Parse NAME=FILE.npz: files that replace named datasets."""
-    from fedl2g.data.named import CATALOGUE
+    from fedl2g.data.named import CATALOG
     from fedl2g.errors import choices
 
     paths = {}
     for text in given:
         name, equals, file = text.partition("=")
-        if not equals or name not in CATALOGUE:
+        if not equals or name not in CATALOG:
             raise SettingError(
                 f"--dataset-path: {text!r} is not a dataset and its file; expected NAME=FILE.npz; "
-                f"{choices(name, CATALOGUE)}"
+                f"{choices(name, CATALOG)}"
             )
         path = Path(file).expanduser()
         if not path.exists():

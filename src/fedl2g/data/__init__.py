@@ -1,4 +1,4 @@
-"""Datasets and their partitions: sources, the memory-mapped cache, and who holds which samples."""
+"""Datasets and their partitions: sources, the memory-mapped cache, and the distribution of samples to clients."""
 
 from fedl2g.data.dataset import Dataset
 from fedl2g.data.loading import dataset_names, describe_datasets, load_dataset

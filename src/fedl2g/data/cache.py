@@ -1,8 +1,8 @@
-"""The dataset cache: every dataset is decoded once, then opened as memory-mapped files in no time.
+"""The dataset cache: every dataset is decoded once, then opened as memory-mapped files.
 
-An entry is a folder `KEY/` with images.npy, labels.npy, perhaps domains.npy, and meta.json. It appears whole, under a
-lock, so that neither a crash nor a second process can leave a broken entry. An entry that was damaged later is noticed
-when it is opened, and written again.
+An entry is a folder `KEY/` with images.npy, labels.npy, optionally domains.npy, and meta.json. It is created atomically
+and under a lock, so that neither a crash nor a second process can leave a broken entry. An entry damaged later is
+detected when it is opened, and rebuilt.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from fedl2g.errors import DataError
 from fedl2g.files import remove_leftovers, replacing
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
-"""Called with what is being done, how much of it is done, and how much there is (None: unknown)."""
+"""Progress callback: the activity, the amount done, and the total (None: unknown)."""
 
 FORMAT = 1
-"""Part of every key: raise it when the same source would be written differently."""
+"""Part of every key: increase it when the cache format changes."""
 DATA_VARIABLE = "FEDL2G_DATA"
 
 
 def cache_folder(data_dir: Path | None) -> Path:
-    """Where datasets are kept: the argument, else $FEDL2G_DATA, else the user's cache folder."""
+    """The folder for datasets: the argument, else $FEDL2G_DATA, else the user's cache folder."""
     if data_dir is not None:
         return Path(data_dir).expanduser()
     if named := os.environ.get(DATA_VARIABLE):
@@ -44,7 +44,7 @@ def cache_folder(data_dir: Path | None) -> Path:
 
 
 def cache_key(label: str, identity: object) -> str:
-    """A folder name that people recognise by its label and that is unique by its identity (anything JSON can hold)."""
+    """A folder name made of a readable label and a hash of the identity (any JSON value)."""
     digest = hashlib.sha256(json.dumps([FORMAT, identity], sort_keys=True).encode()).hexdigest()
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label).strip('-.')[:60]}-{digest[:16]}"
 
@@ -52,7 +52,7 @@ def cache_key(label: str, identity: object) -> str:
 def open_or_build(
     name: str, key: str, folder: Path, build: Callable[[], Content], progress: Progress | None = None
 ) -> Dataset:
-    """Open the entry `key`, after building it where it is missing or damaged."""
+    """Open the entry `key`; build it first if it is missing or damaged."""
     if (ready := open_whole(folder / key)) is not None:
         return ready
     try:
@@ -68,21 +68,21 @@ def open_or_build(
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise DataError(
-                f"The disk is full: there is no room for the dataset {name} in {folder}; free some space or set "
-                f"{DATA_VARIABLE} to a folder on a larger disk."
+                f"{folder}: the disk is full, there is no space for the dataset {name}; free some space or set "
+                f"{DATA_VARIABLE} to a folder on a larger disk"
             ) from error
         raise DataError(
-            f"The dataset {name} cannot be stored in {folder} ({error}); make that folder writable or set "
-            f"{DATA_VARIABLE} to one that is."
+            f"{folder}: the dataset {name} cannot be stored ({error}); make that folder writable or set "
+            f"{DATA_VARIABLE} to one that is"
         ) from error
     return Dataset.open(folder / key)
 
 
 def open_whole(entry: Path) -> Dataset | None:
-    """The dataset in a folder of the cache, or None where it is missing or damaged."""
+    """Open a cache folder; None if it is missing or damaged."""
     try:
         return Dataset.open(entry)
-    except Exception:  # numpy and json answer what a damaged file may hold with errors of many kinds
+    except Exception:  # numpy and json raise many kinds of errors on damaged files
         return None
 
 
@@ -119,7 +119,7 @@ def _write_images(
     name: str,
     progress: Progress | None,
 ) -> None:
-    # Plain writes, not a writable memory map: on a full disk a map ends the process by a signal, a write raises.
+    # Plain writes, not a writable memory map: on a full disk, a map kills the process with a signal, a write raises.
     done = 0
     with open(path, "wb") as out:
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
@@ -132,4 +132,4 @@ def _write_images(
             if progress is not None:
                 progress(f"Reading {name}", done, shape[0])
     if done != shape[0]:
-        raise DataError(f"The dataset {name} has {shape[0]} labels but {done} images; its source is damaged.")
+        raise DataError(f"dataset: {name} has {shape[0]} labels but {done} images; expected as many images as labels")

@@ -1,4 +1,4 @@
-"""A dataset as every part of the package sees it: one memory-mapped array of images, shared by all clients."""
+"""The dataset type used throughout the package: one memory-mapped array of images, shared by all clients."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Dataset:
     fingerprint: str
     """SHA-256 over pixels, labels and domains: equal fingerprints mean equal data."""
     folder: Path | None = field(default=None, repr=False)
-    """The cache folder it was opened from; `Dataset.open` gives the same dataset again, in any process."""
+    """The cache folder it was opened from; `Dataset.open` returns the same dataset in any process."""
 
     @property
     def classes(self) -> int:
-        """How many classes there are, also where a subset holds no sample of some."""
+        """The number of classes, including those without a sample in a subset."""
         return len(self.class_names)
 
     @property
@@ -46,14 +46,14 @@ class Dataset:
         return len(self.labels)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        # Sent to a worker process, a dataset is the address of its folder, not a copy of its pixels.
+        # Pickled as the path of its folder, not as a copy of its pixels.
         return super().__reduce__() if self.folder is None else (Dataset.open, (self.folder,))
 
     @classmethod
     def open(cls, folder: Path) -> Dataset:
-        """Open a cache folder; raises OSError, ValueError or another error where it is incomplete or damaged.
+        """Open a cache folder; raises OSError, ValueError or another error if it is incomplete or damaged.
 
-        All but the pixels is checked: reading those would take as long as the cache saves.
+        Everything but the pixels is checked: reading those would defeat the purpose of the cache.
         """
         meta = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
         if not isinstance(meta, dict):
@@ -65,17 +65,17 @@ class Dataset:
         labels = np.load(folder / LABELS_FILE, allow_pickle=False)
         domains = np.load(folder / DOMAINS_FILE, allow_pickle=False) if DOMAINS_FILE in meta["file_sizes"] else None
         if images.dtype != np.uint8 or images.ndim != 4:
-            raise ValueError(f"{folder} holds no images")
+            raise ValueError(f"{folder} has no images")
         class_names, domain_names = tuple(meta["class_names"]), tuple(meta["domain_names"])
         texts = (meta["name"], meta["fingerprint"], *class_names, *domain_names)
         if not all(isinstance(text, str) for text in texts) or len(meta["fingerprint"]) != 64:
-            raise ValueError(f"{folder / META_FILE} holds names that are not text, or no fingerprint")
+            raise ValueError(f"{folder / META_FILE} has names that are not text, or no fingerprint")
         for small, names in ((labels, class_names), (domains, domain_names)):
             if small is not None:
                 if small.dtype != np.int64 or small.shape != images.shape[:1] or not len(small):
-                    raise ValueError(f"{folder} does not hold one whole number for each image")
+                    raise ValueError(f"{folder} does not have one whole number for each image")
                 if small.min() < 0 or small.max() >= len(names):
-                    raise ValueError(f"{folder} holds a label or domain that has no name")
+                    raise ValueError(f"{folder} has a label or domain without a name")
                 small.flags.writeable = False
         return cls(
             name=meta["name"],
@@ -91,7 +91,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Content:
-    """What a source yields: labels at once, pixels in batches, so that no dataset must fit in memory."""
+    """What a source yields: all labels, and the pixels in batches, so that a dataset need not fit in memory."""
 
     image_shape: tuple[int, int, int]
     images: Iterable[NDArray[np.uint8]] = field(repr=False)

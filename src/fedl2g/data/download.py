@@ -1,4 +1,4 @@
-"""Fetch published files: resumed where they broke off, checked, and never half-written under their final name."""
+"""Downloads of published files: resumable, verified, and atomic under their final name."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PAUSE_SECONDS = 2.0
 TIMEOUT_SECONDS = 60.0
 CHUNK = 1 << 20
 _BROKEN = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError)
-"""What a bad connection raises; other OSErrors come from the disk and are not the network's fault."""
+"""Errors of a bad connection, which are retried; other OSErrors come from the disk."""
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A published file: its name, where it is, and its MD5 where one is known."""
+    """A published file: its address and, if known, its MD5."""
 
     address: str
     md5: str | None = None
@@ -39,15 +39,15 @@ class RemoteFile:
 
 
 def fetch(file: RemoteFile, folder: Path, progress: Progress | None = None) -> Path:
-    """The file in the downloads folder, downloaded first where it is not there; checked either way."""
+    """The path of the file in the downloads folder; downloads it if necessary and verifies it in any case."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file.name
     with FileLock(folder / f"{file.name}.lock"):
         if path.exists():
             if (found := _wrong_md5(path, file, progress)) is not None:
                 raise DataError(
-                    f"{path} is not the published file (its MD5 is {found}, not {file.md5}); delete it, and it will be "
-                    f"downloaded again from {file.address}."
+                    f"{path}: is not the published file (its MD5 is {found}, not {file.md5}); delete it to download it "
+                    f"again from {file.address}"
                 )
             return path
         part = folder / f"{file.name}.part"
@@ -55,15 +55,15 @@ def fetch(file: RemoteFile, folder: Path, progress: Progress | None = None) -> P
         if (found := _wrong_md5(part, file, progress)) is not None:
             part.unlink()
             raise DataError(
-                f"What was downloaded from {file.address} is not the published {file.name} (its MD5 is {found}, not "
-                f"{file.md5}); try again, or put the file by hand into {folder}."
+                f"{file.address}: the download is not the published {file.name} (its MD5 is {found}, not {file.md5}); "
+                f"try again, or put the file into {folder} by hand"
             )
         os.replace(part, path)
     return path
 
 
 def _download(file: RemoteFile, part: Path, progress: Progress | None) -> None:
-    """Bring `part` to its full length, going on from what an earlier attempt or run left there."""
+    """Complete `part`, resuming from what an earlier attempt or run left there."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             _continue_download(file, part, progress)
@@ -72,8 +72,8 @@ def _download(file: RemoteFile, part: Path, progress: Progress | None) -> None:
             refused = isinstance(error, urllib.error.HTTPError) and 400 <= error.code < 500 and error.code != 416
             if refused or attempt == ATTEMPTS:
                 raise DataError(
-                    f"{file.name} cannot be downloaded from {file.address} ({error}); connect to the internet and try "
-                    f"again (it goes on where it stopped), or put the file by hand into {part.parent}."
+                    f"{file.address}: {file.name} cannot be downloaded ({error}); check the connection and try again "
+                    f"(the download resumes where it stopped), or put the file into {part.parent} by hand"
                 ) from error
             time.sleep(PAUSE_SECONDS * attempt)
 
@@ -86,14 +86,14 @@ def _continue_download(file: RemoteFile, part: Path, progress: Progress | None) 
             urllib.request.Request(file.address, headers=headers), timeout=TIMEOUT_SECONDS
         )
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing after what is there: all of it is there, or it is not of this file
+        if error.code == 416:  # range not satisfiable: `part` is complete, or belongs to another file
             if error.headers.get("Content-Range") == f"bytes */{done}":
                 return
             part.unlink(missing_ok=True)
         raise
     with response:
         if response.status != 206 or not response.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
-            done = 0  # the server sends the file from its beginning
+            done = 0  # the server sends the file from the beginning
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else None
         with open(part, "ab" if done else "wb") as out:
@@ -109,7 +109,7 @@ def _continue_download(file: RemoteFile, part: Path, progress: Progress | None) 
 
 
 def _wrong_md5(path: Path, file: RemoteFile, progress: Progress | None) -> str | None:
-    """The MD5 of a file that should have another one, else None."""
+    """The MD5 of a file if it is not the expected one, else None."""
     if file.md5 is None:
         return None
     digest, done, total = hashlib.md5(usedforsecurity=False), 0, path.stat().st_size

@@ -1,4 +1,4 @@
-"""From image files to the package's pixels: 8-bit RGB squares, channels first."""
+"""Decoding and resizing of image files to 8-bit RGB squares, channels first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCH = 512
 
 
 def decode_images(files: Sequence[ImageFile], size: int) -> Iterator[Pixels]:
-    """Read image files in order, as batches (n, 3, size, size); decoding runs in threads, which Pillow allows."""
+    """Read image files in order, as batches (n, 3, size, size), decoding in threads."""
 
     def decode(file: ImageFile) -> Pixels:
         return decode_image(file[0], file[1], size)
@@ -41,17 +41,17 @@ def decode_image(name: str, read: Callable[[], bytes], size: int) -> Pixels:
         with Image.open(io.BytesIO(read())) as image:
             if image.mode.startswith(("I", "F")):
                 raise DataError(
-                    f"The image {name} has more than 8 bits per channel; convert it to an 8-bit image first."
+                    f"{name}: the image has more than 8 bits per channel; expected 8 bits; convert it first"
                 )
             return to_square(image.convert("RGB"), size)
     except DataError:
         raise
     except Exception as error:  # decoders and archives raise errors of any kind on damaged bytes
-        raise DataError(f"The image {name} cannot be read ({error}); replace or remove it.") from error
+        raise DataError(f"{name}: the image cannot be read ({error}); replace or remove it") from error
 
 
 def to_square(image: Image, size: int) -> Pixels:
-    """Scale the shorter side to `size` (bilinear, antialiased) and cut out the centre, as (channels, size, size)."""
+    """Scale the shorter side to `size` (bilinear, antialiased) and crop the centre, as (channels, size, size)."""
     from PIL import Image as pillow
 
     width, height = image.size
@@ -64,7 +64,7 @@ def to_square(image: Image, size: int) -> Pixels:
 
 
 def resize_images(images: Pixels, size: int | None) -> Iterator[Pixels]:
-    """Bring images (N, C, H, W) to squares of `size`, in batches; None leaves them as they are."""
+    """Resize images (N, C, H, W) to squares of `size`, in batches; None leaves them unchanged."""
     from PIL import Image
 
     for start in range(0, len(images), BATCH):
@@ -72,7 +72,7 @@ def resize_images(images: Pixels, size: int | None) -> Iterator[Pixels]:
         if size is None or batch.shape[2:] == (size, size):
             yield batch
             continue
-        # Channel by channel, which works for any number of channels and gives what Pillow does for RGB.
+        # Channel by channel: works for any number of channels, with the same result as Pillow's for RGB.
         planes = batch.reshape(-1, *batch.shape[2:])
         squares = np.concatenate([to_square(Image.fromarray(plane), size) for plane in planes])
         yield squares.reshape(len(batch), -1, size, size)

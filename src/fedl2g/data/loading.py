@@ -1,4 +1,4 @@
-"""Load any dataset by its name, path or function, through the cache."""
+"""Loading of datasets by name, path or function, through the cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedl2g.data.cache import Progress, cache_folder, cache_key, open_or_build
 from fedl2g.data.dataset import Content, Dataset
 from fedl2g.data.download import fetch
 from fedl2g.data.images import BATCH
-from fedl2g.data.named import CATALOGUE, NamedDataset
+from fedl2g.data.named import CATALOG, NamedDataset
 from fedl2g.data.user import (
     call_function,
     content_of_arrays,
@@ -22,20 +22,20 @@ from fedl2g.data.user import (
     read_folder,
     read_npz,
 )
-from fedl2g.errors import DataError, nearest
+from fedl2g.errors import DataError, suggestion
 from fedl2g.references import is_reference
 
 SUBSET_SEED = 0
 
 
 def dataset_names() -> tuple[str, ...]:
-    """The datasets known by name."""
-    return tuple(CATALOGUE)
+    """The names of the catalog's datasets."""
+    return tuple(CATALOG)
 
 
 def describe_datasets() -> tuple[NamedDataset, ...]:
-    """The datasets known by name, with their sizes and what they are."""
-    return tuple(CATALOGUE.values())
+    """The catalog's entries, with descriptions and sizes."""
+    return tuple(CATALOG.values())
 
 
 def load_dataset(
@@ -46,20 +46,20 @@ def load_dataset(
     data_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Load a dataset; the first time it is downloaded and decoded into the cache, afterwards just opened.
+    """Load a dataset; on first use it is downloaded and decoded into the cache, later only opened.
 
     `name` is one of `dataset_names()`, the path of an .npz file or of a folder of images, or `package.module:function`.
-    `samples` keeps that many images: every class in proportion (the largest remainders get the odd ones), drawn within
-    each class by `RandomState(0)` in class order, and left in the dataset's order; the same ones on every machine.
-    `image_size` scales the images to squares with that many pixels a side; without it named datasets have the paper's
-    size, .npz files and functions their own, folders 64.
-    `data_dir` is the cache folder (else $FEDL2G_DATA, else the user's cache folder). `progress` is called with what is
-    being done, how much is done, and how much there is.
+    `samples` keeps that many images: every class in proportion (rounded by largest remainder), drawn within each class
+    by `RandomState(0)` in class order, and kept in the dataset's order; the same ones on every machine.
+    `image_size` scales the images to squares of that many pixels; by default named datasets have the paper's size, .npz
+    files and functions their own, folders 64.
+    `data_dir` is the cache folder (else $FEDL2G_DATA, else the user's cache folder). `progress` is a callback for the
+    activity, the amount done and the total.
     """
     if image_size is not None and image_size < 1:
-        raise DataError(f"image_size must be 1 or more, but is {image_size}.")
+        raise DataError(f"image_size: {image_size} is not allowed; expected at least 1")
     if samples is not None and samples < 1:
-        raise DataError(f"samples must be 1 or more, but is {samples}.")
+        raise DataError(f"samples: {samples} is not allowed; expected at least 1")
     folder = cache_folder(data_dir)
     short, key, build = _locate(name, image_size, folder, progress)
     if samples is None:
@@ -74,9 +74,9 @@ def load_dataset(
 def _locate(
     name: str, image_size: int | None, folder: Path, progress: Progress | None
 ) -> tuple[str, str, Callable[[], Content]]:
-    """A dataset's short name, its key in the cache, and how to read it."""
-    if name in CATALOGUE:
-        entry = CATALOGUE[name]
+    """A dataset's short name, its cache key, and a function that reads it."""
+    if name in CATALOG:
+        entry = CATALOG[name]
         size = image_size or entry.image_size
         key = cache_key(f"{name}-{size}px", [name, size])
 
@@ -92,11 +92,11 @@ def _locate(
     path = Path(name).expanduser()
     if not name or not path.exists():
         raise DataError(
-            f"There is no dataset {name!r}: it is neither a known name ({', '.join(CATALOGUE)}), nor an existing .npz "
-            f"file or folder, nor of the form package.module:function.{nearest(name, CATALOGUE)}"
+            f"dataset: {name!r} is not known; {suggestion(name, CATALOG)}expected one of {', '.join(CATALOG)}, an "
+            "existing .npz file or folder of images, or package.module:function"
         )
     if not path.is_dir() and path.suffix != ".npz":
-        raise DataError(f"The dataset {name} must be an .npz file or a folder of images.")
+        raise DataError(f"dataset: {name} is of another kind; expected an .npz file or a folder of images")
     path = path.resolve()
     read = read_folder if path.is_dir() else read_npz
     return path.stem, cache_key(path.stem, [file_identity(path), image_size]), partial(read, path, image_size)
@@ -117,9 +117,7 @@ def _subset(whole: Dataset, samples: int) -> Content:
 def choose_samples(labels: NDArray[np.int64], samples: int, name: str) -> NDArray[np.int64]:
     """The indices, ascending, of a class-stratified subset; see `load_dataset` for the rule."""
     if samples > len(labels):
-        raise DataError(
-            f"samples = {samples} is more than the {len(labels)} images of {name}; lower it or leave it out."
-        )
+        raise DataError(f"samples: {samples} is more than the {len(labels)} images of {name}; lower it or leave it out")
     sizes = np.bincount(labels)
     exact = sizes * samples / len(labels)
     shares = np.floor(exact).astype(np.int64)

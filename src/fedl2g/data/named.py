@@ -1,7 +1,7 @@
-"""The datasets known by name: what they are, where their files are published, and how each is read.
+"""The catalog of named datasets: their descriptions, download addresses and readers.
 
-Every reader works on the published files as they are, pools all labelled images and keeps the published order.
-Nothing is unpacked: members are read straight from the archives.
+Every reader works on the published files, pools all labelled images and keeps the published order. Nothing is unpacked:
+members are read directly from the archives.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from fedl2g.data.images import ImageFile, Pixels, decode_images, resize_images
 from fedl2g.errors import DataError
 
 Reader: TypeAlias = Callable[[Mapping[str, Path], int], Content]
-"""Reads a dataset from its files, by name, at a number of pixels a side."""
+"""Reads a dataset from its files (by name), at the given image size in pixels."""
 
 DOMAINNET_DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 
 
 @dataclass(frozen=True)
 class NamedDataset:
-    """What there is to know about a dataset before it is loaded."""
+    """A catalog entry: what is known about a dataset before it is loaded."""
 
     name: str
     description: str
@@ -46,7 +46,7 @@ class NamedDataset:
 
 
 def read_digits(files: Mapping[str, Path], size: int) -> Content:
-    """scikit-learn's digits, which come with it: 8 x 8 pixels of 0..16, enlarged, in three equal channels.
+    """scikit-learn's bundled digits: 8 x 8 pixels of 0..16, enlarged, in three equal channels.
 
     Nearest-neighbour enlargement keeps every pixel an exact block (4 x 4 at 32 px), the same on every machine.
     """
@@ -107,7 +107,7 @@ def read_flowers102(files: Mapping[str, Path], size: int) -> Content:
         labels = labels[ids - 1] - 1
     path = files["102flowers.tgz"]
     encoded: dict[str, bytes] = {}
-    # The tar's order is not the dataset's and a gzip cannot be read out of order: hold its 340 MB of JPEGs meanwhile.
+    # The tar's order is not the dataset's, and gzip has no random access: keep its 340 MB of JPEGs in memory meanwhile.
     with _archive_errors(path), tarfile.open(path, "r:gz") as archive:
         for member in archive:
             if (file := archive.extractfile(member)) is not None:
@@ -186,27 +186,25 @@ def _decode_zip(path: Path, members: list[str], size: int) -> Iterator[Pixels]:
 def _checked_labels(labels: NDArray[Any], classes: int, path: Path) -> NDArray[np.int64]:
     found = labels.astype(np.int64)
     if not len(found) or found.min() < 0 or found.max() >= classes:
-        raise DataError(
-            f"{path} holds labels that do not fit its {classes} classes; delete it and load the dataset again."
-        )
+        raise DataError(f"{path}: its labels do not fit its {classes} classes; delete it and load the dataset again")
     return found
 
 
 def _require(names: list[str], present: Mapping[str, object], path: Path) -> None:
     for name in names:
         if name not in present:
-            raise DataError(f"{path} lacks the image {name}; delete it and load the dataset again.")
+            raise DataError(f"{path}: the image {name} is missing; delete it and load the dataset again")
 
 
 @contextmanager
 def _archive_errors(path: Path) -> Iterator[None]:
-    """Turn what a damaged file makes the readers raise into one sentence."""
+    """Turn the readers' errors on a damaged file into a DataError."""
     try:
         yield
     except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, NotImplementedError) as error:
-        raise DataError(f"{path} cannot be read ({error}); delete it and load the dataset again.") from error
+        raise DataError(f"{path}: cannot be read ({error}); delete it and load the dataset again") from error
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} is damaged ({error}); delete it and load the dataset again.") from error
+        raise DataError(f"{path}: damaged ({error}); delete it and load the dataset again") from error
 
 
 _CIFAR = "https://www.cs.toronto.edu/~kriz"
@@ -227,7 +225,7 @@ _DOMAINNET_LISTS = tuple(
     for split in ("train", "test")
 )
 
-CATALOGUE: Mapping[str, NamedDataset] = {
+CATALOG: Mapping[str, NamedDataset] = {
     entry.name: entry
     for entry in (
         NamedDataset(

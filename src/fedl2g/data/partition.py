@@ -1,8 +1,8 @@
 """Who holds which samples: label-skewed, feature-shifted, even and user-given partitions of one pooled dataset.
 
 All randomness comes from one `numpy.random.RandomState(seed)`: first the partition, then each client's train/test
-split, in client order. Numpy freezes the streams of `RandomState` for ever, and they are the streams of the paper's
-public code, so seed 1 gives the paper's own split.
+split, in client order. Numpy guarantees that the streams of `RandomState` never change, and the paper's public code
+uses the same ones, so seed 1 gives the paper's own split.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedl2g.errors import DataError, SettingError, nearest
+from fedl2g.errors import DataError, SettingError, suggestion
 
 Indices: TypeAlias = NDArray[np.int64]
 
@@ -30,31 +30,31 @@ FORMS = {
 }
 DIRICHLET_CUTS = 200_000
 DIRICHLET_SHUFFLED = 100_000_000
-"""Classes cut and samples shuffled before a Dirichlet setting counts as infeasible: seconds of work on any dataset,
-and 20,000 tries on digits, which over 20 clients at beta 0.1 can need 4,000 (the paper's own settings need one)."""
+"""Bounds on the search for a feasible Dirichlet partition: seconds of work on any dataset, and 20,000 attempts on
+digits, which with 20 clients and beta 0.1 can need 4,000 (the paper's settings need one)."""
 LEAST_SAMPLES = 40
-"""A label-skewed client's least number of samples, so that its test quarter holds a batch of 10."""
+"""Minimum samples of a label-skewed client, so that its test quarter holds a batch of 10."""
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The samples of every client, as index arrays into one dataset, already split into train and test."""
+    """The samples of every client, as train and test index arrays into one dataset."""
 
     train: tuple[Indices, ...]
     test: tuple[Indices, ...]
 
     @property
     def clients(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return len(self.train)
 
     @property
     def sizes(self) -> Indices:
-        """Train and test samples of every client together, (clients,)."""
+        """The number of samples of each client, train and test together, (clients,)."""
         return np.array([len(a) + len(b) for a, b in zip(self.train, self.test, strict=True)], dtype=np.int64)
 
     def counts(self, labels: NDArray[Any], classes: int) -> Indices:
-        """How many samples of each class each client holds, (clients, classes)."""
+        """The number of samples per client and class, (clients, classes)."""
         table = np.zeros((self.clients, classes), dtype=np.int64)
         for row, held in enumerate(zip(self.train, self.test, strict=True)):
             table[row] = np.bincount(labels[np.concatenate(held)], minlength=classes)
@@ -67,11 +67,13 @@ class Partition:
 
     @classmethod
     def from_json(cls, text: str) -> Partition:
-        """The partition that `to_json` wrote."""
-        found = _parse_json(text, "The partition")
+        """Read a partition written by `to_json`."""
+        found = _parse_json(text, "partition: the JSON")
         if not isinstance(found, dict) or set(found) != {"train", "test"}:
-            raise DataError('The partition must be a JSON object with exactly the keys "train" and "test".')
-        return _two_sided(found, "The partition")
+            raise DataError(
+                'partition: the JSON has the wrong form; expected an object with the keys "train" and "test"'
+            )
+        return _two_sided(found, "partition: the JSON")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Partition):
@@ -85,7 +87,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """A checked partition setting: its kind and, where that kind takes one, its value."""
+    """A parsed partition setting: its kind and the value that kind takes, if any."""
 
     kind: str
     beta: float | None = None
@@ -94,26 +96,33 @@ class PartitionSpec:
 
 
 def parse_partition(spec: str) -> PartitionSpec:
-    """The meaning of a setting such as `dirichlet:0.1`, or a `SettingError` that names the nearest known form."""
+    """Parse a setting such as `dirichlet:0.1`; the SettingError for an unknown one suggests the closest form."""
     kind, colon, value = spec.partition(":")
     if kind not in FORMS:
-        raise SettingError(f"Unknown partition {spec!r}; use one of {', '.join(FORMS.values())}.{nearest(kind, FORMS)}")
+        hint = f"{suggestion(kind, FORMS)}known: {', '.join(FORMS.values())}"
+        raise SettingError(f"partition: {spec!r} is not known; {hint}")
     if kind in ("iid", "domain"):
         if colon:
-            raise SettingError(f"The partition {kind!r} takes no value, but got {spec!r}; write just {kind!r}.")
+            raise SettingError(f"partition: {kind!r} takes no value, but got {spec!r}; expected just {kind!r}")
         return PartitionSpec(kind)
     if kind == "dirichlet":
         beta = _number(float, value)
         if beta is None or not math.isfinite(beta) or beta <= 0:
-            raise SettingError(f"The partition {spec!r} needs a concentration above 0, such as {FORMS[kind]!r}.")
+            raise SettingError(
+                f"partition: {spec!r} is not allowed; expected a concentration above 0, such as {FORMS[kind]!r}"
+            )
         return PartitionSpec(kind, beta=beta)
     if kind == "pathological":
         held = _number(int, value)
         if held is None or held < 1:
-            raise SettingError(f"The partition {spec!r} needs classes per client, 1 or more, such as {FORMS[kind]!r}.")
+            raise SettingError(
+                f"partition: {spec!r} is not allowed; expected 1 or more classes per client, such as {FORMS[kind]!r}"
+            )
         return PartitionSpec(kind, classes_per_client=held)
     if not value:
-        raise SettingError(f"The partition {spec!r} needs the path of a JSON file, such as 'file:clients.json'.")
+        raise SettingError(
+            f"partition: {spec!r} is not allowed; expected the path of a JSON file, such as 'file:clients.json'"
+        )
     return PartitionSpec(kind, path=Path(value).expanduser())
 
 
@@ -127,7 +136,7 @@ def make_partition(
     seed: int,
     test_fraction: float = 0.25,
 ) -> Partition:
-    """Share a dataset's samples out to clients as `spec` says and split each client into train and test.
+    """Distribute a dataset's samples among clients according to `spec`, and split each client into train and test.
 
     `iid`               all samples, shuffled, in equal shares.
     `dirichlet:BETA`    label skew: each class is cut in shares drawn from a Dirichlet distribution.
@@ -139,15 +148,15 @@ def make_partition(
     setting = parse_partition(spec)
     labels = np.asarray(labels)
     if clients < 1:
-        raise SettingError(f"There must be at least 1 client, but clients = {clients}.")
+        raise SettingError(f"clients: {clients} is not allowed; expected at least 1")
     if not 0 < test_fraction < 1:
-        raise SettingError(f"test_fraction must lie between 0 and 1, but is {test_fraction}.")
+        raise SettingError(f"test_fraction: {test_fraction} is not allowed; expected a number between 0 and 1")
     if not 0 <= seed < 2**32:
-        raise SettingError(f"seed must be from 0 to {2**32 - 1}, but is {seed}.")
+        raise SettingError(f"seed: {seed} is not allowed; expected a whole number from 0 to {2**32 - 1}")
     if setting.kind != "file" and len(labels) < 2 * clients:
         raise DataError(
-            f"{len(labels)} samples are too few for {clients} clients, each of which needs one to train and one to "
-            "test on; use fewer clients or more samples."
+            f"clients: {len(labels)} samples are too few for {clients} clients; expected at least 2 per client, one "
+            "for training and one for testing; use fewer clients or more samples"
         )
 
     random = np.random.RandomState(seed)
@@ -174,7 +183,7 @@ def _least_samples(total: int, clients: int) -> float:
 def _dirichlet(
     labels: NDArray[Any], clients: int, classes: int, beta: float, random: np.random.RandomState
 ) -> list[Indices]:
-    """Cut each class in Dirichlet shares, none for clients that hold their even share; redo if one starves."""
+    """Split each class by Dirichlet shares, none for clients at their even share; retry if a client gets too few."""
     total = len(labels)
     least = _least_samples(total, clients)
     even_share = total / clients
@@ -190,7 +199,7 @@ def _dirichlet(
             shares = random.dirichlet(concentration)
             shares *= sizes < even_share
             whole = shares.sum()
-            # Where no share is left (or a minute beta underflowed to NaN) the last client takes the whole class.
+            # If no share is left (or a tiny beta underflowed to NaN), the last client takes the whole class.
             shares = shares / whole if whole > 0 else np.zeros(clients)
             ends = (shares.cumsum() * len(shuffled)).astype(np.int64)
             ends[-1] = len(shuffled)
@@ -201,22 +210,22 @@ def _dirichlet(
             by_class = [np.split(shuffled, cuts) for shuffled, cuts in pieces]
             return [np.concatenate(of_client) for of_client in zip(*by_class, strict=True)]
     raise DataError(
-        f"No dirichlet:{beta:g} partition of {total} samples over {clients} clients gave each client at least "
-        f"{math.ceil(least)} samples in {tries} tries; use fewer clients, a larger beta or more samples."
+        f"partition: dirichlet:{beta:g} of {total} samples over {clients} clients did not give each client at least "
+        f"{math.ceil(least)} samples in {tries} attempts; use fewer clients, a larger beta or more samples"
     )
 
 
 def _pathological(
     labels: NDArray[Any], clients: int, classes: int, held: int, random: np.random.RandomState
 ) -> list[Indices]:
-    """Give each class to the first clients that may still take one, in random unequal amounts, the last the rest."""
-    setting = f"pathological:{held} with {clients} clients and {classes} classes"
+    """Give each class to the first clients below their quota, in random unequal amounts; the last gets the rest."""
+    setting = f"partition: pathological:{held} with {clients} clients and {classes} classes"
     if held > classes:
-        raise DataError(f"{setting} is impossible: a client cannot hold more classes than there are; lower {held}.")
+        raise DataError(f"{setting} is impossible; expected at most {classes} classes per client; lower {held}")
     if clients * held < classes:
         raise DataError(
             f"{setting} leaves classes without a client ({clients} x {held} < {classes}); "
-            f"use at least {math.ceil(classes / clients)} classes per client or more clients."
+            f"use at least {math.ceil(classes / clients)} classes per client or more clients"
         )
     least = _least_samples(len(labels), clients)
     takers = -(-clients * held // classes)  # rounded up, without the rounding errors of a float
@@ -228,12 +237,12 @@ def _pathological(
         if not chosen:
             raise DataError(
                 f"{setting} leaves class {k} without a client, because {takers} clients share each earlier class; "
-                f"choose them so that clients x {held} is a multiple of {classes}."
+                f"choose clients such that clients x {held} is a multiple of {classes}"
             )
         if len(members) < len(chosen):
             raise DataError(
                 f"{setting} shares class {k} between {len(chosen)} clients, but it has only {len(members)} samples; "
-                "use fewer clients, fewer classes per client or more samples."
+                "use fewer clients, fewer classes per client or more samples"
             )
         even = len(members) / len(chosen)
         low, high = int(max(even / 10, least / classes)), int(even)
@@ -250,8 +259,8 @@ def _by_domain(domains: NDArray[Any] | None, clients: int, random: np.random.Ran
     """Give client i the domain i mod D."""
     if domains is None:
         raise DataError(
-            "The partition 'domain' needs a dataset with domains, such as domainnet or a folder of domains; "
-            "this one has none, so choose another dataset or another partition."
+            "partition: 'domain' needs domains, but this dataset has none; expected one such as domainnet or a folder "
+            "of domains; choose another dataset or another partition"
         )
     present = np.unique(domains)
     held: list[Indices] = [np.empty(0, np.int64)] * clients
@@ -264,13 +273,13 @@ def _by_domain(domains: NDArray[Any] | None, clients: int, random: np.random.Ran
 
 
 def _split(held: Iterable[Indices], spec: str, test_fraction: float, random: np.random.RandomState) -> Partition:
-    """Split every client at random, as scikit-learn's `train_test_split` does: a permutation's head is the test."""
+    """Split every client at random like scikit-learn's `train_test_split`: the head of a permutation is for testing."""
     train, test = [], []
     for client, indices in enumerate(held):
         if len(indices) < 2:
             raise DataError(
-                f"The partition {spec!r} leaves client {client} with {len(indices)} samples, but a client needs one to "
-                "train and one to test on; use fewer clients or more samples."
+                f"partition: {spec!r} leaves client {client} with {len(indices)} samples; expected at least 2, one for "
+                "training and one for testing; use fewer clients or more samples"
             )
         to_train = min(max(math.floor((1 - test_fraction) * len(indices)), 1), len(indices) - 1)
         order = random.permutation(len(indices))
@@ -281,12 +290,12 @@ def _split(held: Iterable[Indices], spec: str, test_fraction: float, random: np.
 
 
 def _read_file(path: Path, *, total: int, clients: int) -> Partition | list[Indices]:
-    """The user's own partition, checked: a whole one, or client -> indices still to be split."""
-    name = f"The partition file {path}"
+    """Read and check a user's partition: a complete one, or index lists still to be split."""
+    name = f"partition: the file {path}"
     try:
         found = _parse_json(path.read_text(encoding="utf-8"), name)
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{name} cannot be read ({error}); check the path after 'file:'.") from error
+        raise DataError(f"{name} cannot be read ({error}); check the path after 'file:'") from error
     given: Partition | list[Indices]
     if isinstance(found, dict) and set(found) == {"train", "test"}:
         given = _two_sided(found, name)
@@ -297,14 +306,14 @@ def _read_file(path: Path, *, total: int, clients: int) -> Partition | list[Indi
         arrays = tuple(given)
         count = len(given)
     if count != clients:
-        raise DataError(f"{name} has {count} clients, but the setting is clients = {clients}; make the two agree.")
+        raise DataError(f"{name} has {count} clients, but the setting is clients = {clients}; make the two agree")
     everything = np.concatenate(arrays)
     if len(everything) and (everything.min() < 0 or everything.max() >= total):
         wrong = everything[(everything < 0) | (everything >= total)][0]
-        raise DataError(f"{name} has the index {wrong}, but this dataset's go from 0 to {total - 1}.")
+        raise DataError(f"{name} has the index {wrong}; expected indices from 0 to {total - 1}")
     values, times = np.unique(everything, return_counts=True)
     if len(values) < len(everything):
-        raise DataError(f"{name} has the index {values[times > 1][0]} more than once; give each sample to one client.")
+        raise DataError(f"{name} has the index {values[times > 1][0]} more than once; give each sample to one client")
     return given
 
 
@@ -316,8 +325,8 @@ def _client_lists(found: Any, name: str) -> list[Any]:
         if set(found) == set(wanted):
             return [found[key] for key in wanted]
     raise DataError(
-        f'{name} must be a list of index lists, {{"0": [indices], "1": [indices], ...}} without gaps, '
-        'or {"train": [[...], ...], "test": [[...], ...]}.'
+        f'{name} has the wrong form; expected a list of index lists, {{"0": [indices], "1": [indices], ...}} without '
+        'gaps, or {"train": [[...], ...], "test": [[...], ...]}'
     )
 
 
@@ -325,32 +334,32 @@ def _two_sided(found: dict[str, Any], name: str) -> Partition:
     train = tuple(_index_lists(found["train"], name))
     test = tuple(_index_lists(found["test"], name))
     if len(train) != len(test):
-        raise DataError(f"{name} has {len(train)} train lists but {len(test)} test lists; give one of each per client.")
+        raise DataError(f"{name} has {len(train)} train lists but {len(test)} test lists; give one of each per client")
     for client, (a, b) in enumerate(zip(train, test, strict=True)):
         if not len(a) or not len(b):
             raise DataError(
-                f"{name} leaves client {client} without train or test samples; give it at least one of each."
+                f"{name} leaves client {client} without train or test samples; give it at least one of each"
             )
     return Partition(train, test)
 
 
 def _index_lists(found: Any, name: str) -> list[Indices]:
     if not isinstance(found, list) or not found:
-        raise DataError(f"{name} must hold one list of indices for each client.")
+        raise DataError(f"{name} has no index lists; expected one list of indices for each client")
     return [_index_array(indices, client, name) for client, indices in enumerate(found)]
 
 
 def _index_array(indices: Any, client: int, name: str) -> Indices:
     if isinstance(indices, list) and all(type(index) is int and abs(index) < 2**63 for index in indices):
         return np.array(indices, dtype=np.int64)
-    raise DataError(f"{name} must give client {client} a list of whole numbers.")
+    raise DataError(f"{name} has wrong indices for client {client}; expected a list of whole numbers")
 
 
 def _parse_json(text: str, name: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
-        raise DataError(f"{name} is not valid JSON ({error}).") from error
+    except (ValueError, RecursionError) as error:  # ValueError: also for a number with thousands of digits
+        raise DataError(f"{name} is not valid JSON ({error})") from error
 
 
 def _number(kind: Callable[[str], Any], text: str) -> Any:

@@ -18,13 +18,7 @@ _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?(,cuda:\d+)*")
 
 def check_spelling(field: str, text: str) -> None:
     """Raise SettingError for a malformed `models`, `partition` or `device`."""
-    try:
-        _FORMS[field](text)
-    except SettingError as error:
-        said = str(error).removesuffix(".")
-        if said.startswith(f"{field}:"):
-            raise
-        raise SettingError(f"{field}: {said[:1].lower()}{said[1:]}") from error
+    _FORMS[field](text)
 
 
 def _check_device(text: str) -> None:

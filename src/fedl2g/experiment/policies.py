@@ -78,10 +78,10 @@ class Privacy(BaseModel):
                     f"privacy.{given[0]}: has no effect without privacy.clip; set privacy.clip, the bound of an upload"
                 )
         elif (self.noise_multiplier is None) == (self.epsilon is None):
-            found = "neither of them is" if self.epsilon is None else "both are"
+            found, verb = ("neither", "is") if self.epsilon is None else ("both", "are")
             raise SettingError(
-                f"privacy.clip: expected either privacy.epsilon, for which the noise is solved, or "
-                f"privacy.noise_multiplier, but {found} given; give one of them"
+                f"privacy.clip: {found} of privacy.epsilon and privacy.noise_multiplier {verb} given; expected one of "
+                "them; give the epsilon to have the noise solved for it, or the noise itself"
             )
         return self
 

@@ -1,4 +1,4 @@
-"""The networks clients train, each split into a feature extractor and a head of one common width."""
+"""The clients' networks, each split into an extractor and a head at one common feature width."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["SplitModel", "build_model", "split_model"]
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use, because `fedl2g.models.catalog` must stay readable without the seconds torch takes to load.
+    # Imported on first use: `fedl2g.models.catalog` must be importable without loading torch, which takes seconds.
     if name == "build_model":
         from fedl2g.models.build import build_model
 

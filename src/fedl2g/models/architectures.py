@@ -1,4 +1,4 @@
-"""The fourteen architectures of the paper, as torchvision builds them, cut to features of one common width."""
+"""The fourteen architectures of the paper, built by torchvision and split at one common feature width."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cnn4(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
     channels, height, width = image_shape
     rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
     if rows < 1 or columns < 1:
-        raise SettingError(f"cnn4 needs images of at least 16 x 16 pixels, not {height} x {width}.")
+        raise SettingError(f"models: cnn4 cannot take {height} x {width} pixels; expected at least 16 x 16")
     extractor = nn.Sequential(
         nn.Conv2d(channels, 32, kernel_size=5),
         nn.ReLU(inplace=True),
@@ -74,8 +74,8 @@ def mobilenet_v2(classes: int, image_shape: ImageShape, feature_dim: int) -> Spl
 def vision_transformer(patch: int, classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
     """torchvision's ViT-B for images of any size, with the hidden layer of 768 in its head.
 
-    The transformer wants a square that whole patches cover. Images of another shape are centred on the smallest such
-    square and surrounded by zeros: every pixel keeps its value and the aspect ratio stays (28 x 28 becomes 32 x 32).
+    The transformer needs a square whose side is a multiple of the patch size. Other images are centred on the smallest
+    such square and padded with zeros, without rescaling (28 x 28 becomes 32 x 32).
     """
     build = {16: models.vit_b_16, 32: models.vit_b_32}[patch]
     channels, height, width = image_shape
@@ -94,7 +94,7 @@ def vision_transformer(patch: int, classes: int, image_shape: ImageShape, featur
 
 
 def _set_channels(parent: nn.Module, name: str, channels: int, initialise: Callable[[Tensor], object]) -> None:
-    """Let the first convolution take `channels` instead of three, drawn as torchvision draws the original."""
+    """Replace the first convolution by one with `channels` inputs, initialised like torchvision's original."""
     old = cast(nn.Conv2d, getattr(parent, name))
     if channels == old.in_channels:
         return

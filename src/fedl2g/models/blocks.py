@@ -1,6 +1,6 @@
-"""The blocks of the small networks, equal to torchvision's: importing torchvision takes as long as importing torch.
+"""The blocks of the small networks, copied from torchvision because importing it takes as long as importing torch.
 
-Names, order of construction and arithmetic are torchvision's, and so are the initial weights under one seed; a test
+Names, order of construction and arithmetic match torchvision's, and so do the initial weights for a given seed; a test
 compares them.
 """
 
@@ -59,7 +59,7 @@ class ConvNormAct(nn.Sequential):
 
 
 class InvertedResidual(nn.Module):
-    """MobileNetV2's block: widen, filter each channel by itself, narrow."""
+    """MobileNetV2's block: expand, depthwise convolution, project."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, expand_ratio: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class InvertedResidual(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """ResNet's block of two convolutions beside a shortcut."""
+    """ResNet's block of two convolutions with a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int = 1, downsample: nn.Module | None = None) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class BasicBlock(nn.Module):
 
 
 class ThinnedShortcut(nn.Module):
-    """The shortcut without parameters of the original Cifar ResNets: every second pixel, new channels zero."""
+    """The parameter-free shortcut of the original Cifar ResNets: every second pixel, new channels zero."""
 
     def __init__(self, added_channels: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""From a model's name to the network: an architecture of the catalog, or a factory of the user's own."""
+"""Builds networks by name: an architecture of the catalog, or a user's own factory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedl2g.references import is_reference, load_reference, parse_reference
 
 
 def build_model(name: str, *, classes: int, image_shape: tuple[int, int, int], feature_dim: int = 512) -> SplitModel:
-    """Build a freshly initialised network whose features are `feature_dim` wide and whose head gives `classes` logits.
+    """Build a newly initialised network with features of width `feature_dim` and `classes` logits.
 
     `name` is an architecture of the catalog or the user's factory, "package.module:function[#head attribute]". The
     weights are drawn from torch's global generator: seed it first for repeatable ones. `image_shape` is
@@ -22,19 +22,19 @@ def build_model(name: str, *, classes: int, image_shape: tuple[int, int, int], f
     """
     for what, value in (("classes", classes), ("feature_dim", feature_dim), *zip("CHW", image_shape, strict=True)):
         if value < 1:
-            raise SettingError(f"A model needs positive sizes, but {what} is {value}.")
+            raise SettingError(f"models: {what} is {value}; expected at least 1")
     if is_reference(name):
         return _build_with_factory(name, classes, image_shape, feature_dim)
     resolved = resolve_models(name)
     if resolved != (name,):
-        raise SettingError(f"{name!r} names {len(resolved)} models; build them one by one: {', '.join(resolved)}.")
+        raise SettingError(f"models: {name!r} names {len(resolved)} models; expected one of {', '.join(resolved)}")
     return _builder(name)(classes, image_shape, feature_dim)
 
 
 def _builder(name: str) -> Builder:
     if name in small.BUILDERS:
         return small.BUILDERS[name]
-    from fedl2g.models import architectures  # torchvision: as long to import as torch, and only the large ones need it
+    from fedl2g.models import architectures  # lazily: torchvision takes as long to import as torch
 
     return architectures.BUILDERS[name]
 
@@ -48,8 +48,8 @@ def _build_with_factory(name: str, classes: int, image_shape: tuple[int, int, in
         network = factory(**_accepted(factory, offered))
     except SettingError:
         raise
-    except Exception as error:  # whatever the user's code raises, the name of the factory belongs in the message
-        raise SettingError(f"The model factory {name!r} failed: {type(error).__name__}: {error}") from error
+    except Exception as error:  # the user's code may raise anything
+        raise SettingError(f"models: the factory {name!r} failed: {type(error).__name__}: {error}") from error
     try:
         return split_model(
             network,
@@ -59,11 +59,11 @@ def _build_with_factory(name: str, classes: int, image_shape: tuple[int, int, in
             head_name=parse_reference(name).attribute,
         )
     except SettingError as error:
-        raise SettingError(f"The model of {name!r} cannot be used. {error}") from error
+        raise SettingError(f"models: {name!r} cannot be used: {error}") from error
 
 
 def _accepted(factory: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
-    """The offered arguments that the factory names; a bare **kwargs usually hands them on to where they are unknown."""
+    """The offered arguments that the factory names; not for a bare **kwargs, which usually forwards them elsewhere."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""How long a training step of an architecture takes on this machine, so that work can be shared out and foretold."""
+"""Measured training step times on this machine, for load balancing and estimates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from filelock import FileLock
 from torch.nn import functional as F
 
-from fedl2g.errors import SettingError, nearest
+from fedl2g.errors import SettingError, choices
 from fedl2g.files import replacing
 from fedl2g.models.build import build_model
 from fedl2g.process import cpu_model, keep_freed_memory, one_thread
@@ -24,8 +24,8 @@ from fedl2g.references import is_reference
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
-# Fast networks are sampled for a tenth of a second at least, since single steps of a few milliseconds scatter widely;
-# slow ones stop at the budget.
+# Fast networks are sampled for at least a tenth of a second, since steps of a few milliseconds vary widely; slow ones
+# stop at the budget.
 _SAMPLES = 7
 _SAMPLING_SECONDS = 0.1
 _BUDGET_SECONDS = 1.0
@@ -40,27 +40,27 @@ def step_seconds(
     batch_size: int = 10,
     layout: str = "contiguous",
 ) -> float:
-    """CPU seconds that one plain training step of an architecture takes with one thread.
+    """CPU seconds of one plain training step of an architecture on one thread.
 
-    CPU time, because it is remembered: other work on the machine at this moment must not count for ever. Measured once
-    per machine and kept in the user's cache folder, or in the folder named by FEDL2G_CACHE. A user's own factory is
-    measured every time, since its code may have changed. Random state and thread count are left as found.
+    CPU time, because the result is cached and must not depend on the current load. Measured once per machine and cached
+    in the user's cache folder, or in $FEDL2G_CACHE. A user's own factory is measured every time, since its code may
+    have changed. Random state and thread count are restored.
     """
     if layout not in LAYOUTS:
-        raise SettingError(f"There is no layout {layout!r}.{nearest(layout, LAYOUTS)} Layouts: {', '.join(LAYOUTS)}.")
+        raise SettingError(f"layout: {layout!r} is not known; {choices(layout, LAYOUTS)}")
     if batch_size < 2:
-        raise SettingError(f"A training step needs a batch of at least 2 images (BatchNorm), not {batch_size}.")
+        raise SettingError(f"batch_size: {batch_size} is not allowed; expected at least 2 (for BatchNorm)")
     shape = "x".join(map(str, image_shape))
     what = f"{name} {shape} classes={classes} batch={batch_size} {layout} CPU seconds"
     key = f"{what} torch={torch.__version__} cpu={cpu_model()}"
-    return _remembered(name, key, lambda: _measure(name, classes, image_shape, batch_size, LAYOUTS[layout]))
+    return _cached(name, key, lambda: _measure(name, classes, image_shape, batch_size, LAYOUTS[layout]))
 
 
 def faster_layout(name: str, *, classes: int, image_shape: tuple[int, int, int], batch_size: int = 10) -> str:
-    """The memory layout in which a training step of an architecture takes less CPU time on this machine.
+    """The memory layout with the faster training step of an architecture on this machine.
 
-    Both are measured in turn, once per machine, and the ratio is remembered; `contiguous` unless the other is clearly
-    faster, so that noise decides nothing.
+    Both are measured alternately, once per machine, and the ratio is cached; `contiguous` unless the other is clearly
+    faster, so that noise does not decide.
     """
     shape, batch_size = "x".join(map(str, image_shape)), max(2, batch_size)
     key = f"{name} {shape} classes={classes} batch={batch_size} speed-up torch={torch.__version__} cpu={cpu_model()}"
@@ -70,13 +70,13 @@ def faster_layout(name: str, *, classes: int, image_shape: tuple[int, int, int],
             steps = [_stepper(name, classes, image_shape, batch_size, layout) for layout in LAYOUTS.values()]
             return _interleaved_ratio(*steps)
 
-    return "channels_last" if _remembered(name, key, speed_up) > _CLEARLY_FASTER else "contiguous"
+    return "channels_last" if _cached(name, key, speed_up) > _CLEARLY_FASTER else "contiguous"
 
 
-def _remembered(name: str, key: str, measure: Callable[[], float]) -> float:
-    """What an earlier call measured, else what `measure` finds now.
+def _cached(name: str, key: str, measure: Callable[[], float]) -> float:
+    """The cached value for the key, else the result of `measure`.
 
-    One process measures at a time: two would disturb each other, and might then go by different numbers.
+    Only one process measures at a time: two would disturb each other and might use different values.
     """
     found = _read_cache().get(key)
     if found is not None:
@@ -91,7 +91,7 @@ def _remembered(name: str, key: str, measure: Callable[[], float]) -> float:
 
 
 def _interleaved_ratio(first: Callable[[], object], second: Callable[[], object]) -> float:
-    """How many times as long the first takes as the second: the median over turns of CPU time."""
+    """The ratio of the CPU times of two calls, measured alternately; the median over several turns."""
 
     def seconds(call: Callable[[], object]) -> float:
         started = time.process_time()
@@ -104,7 +104,7 @@ def _interleaved_ratio(first: Callable[[], object], second: Callable[[], object]
         spent = 0.0
     ratios: list[float] = []
     while len(ratios) < _SAMPLES and (spent < 2 * _BUDGET_SECONDS or not ratios):
-        repeats = 1 if spent > 0.02 * (len(ratios) + 1) else 3  # the clock of a process is coarse on some systems
+        repeats = 1 if spent > 0.02 * (len(ratios) + 1) else 3  # the CPU clock is coarse on some systems
         times = [sum(seconds(call) for _ in range(repeats)) for call in (first, second)]
         spent += sum(times)
         ratios.append(times[0] / times[1])
@@ -130,7 +130,7 @@ def _measure(
 def _stepper(
     name: str, classes: int, image_shape: tuple[int, int, int], batch_size: int, layout: torch.memory_format
 ) -> Callable[[], float]:
-    """A function that makes one training step and returns its CPU seconds."""
+    """A function that runs one training step and returns its CPU seconds."""
     keep_freed_memory()  # as every host does
     model = build_model(name, classes=classes, image_shape=image_shape).train()
     model = model.to(memory_format=layout)
@@ -156,7 +156,7 @@ def _cache_file() -> Path:
 
 @contextmanager
 def _locked_cache() -> Iterator[None]:
-    """Hold the cache file, where it can be held: a folder we may not write is no error."""
+    """Lock the cache file if possible; a read-only folder is not an error."""
     with ExitStack() as held:
         with suppress(OSError, NotImplementedError):
             _cache_file().parent.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ def _locked_cache() -> Iterator[None]:
 
 
 def _read_cache() -> dict[str, float]:
-    """What earlier calls measured; nothing when the file is missing or broken, since it can always be made again."""
+    """The cached measurements; empty if the file is missing or damaged."""
     try:
         stored = json.loads(_cache_file().read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -178,8 +178,8 @@ def _read_cache() -> dict[str, float]:
 
 
 def _write_cache(cache: dict[str, float]) -> None:
-    """Keep what was measured; a folder we may not write is no error."""
+    """Write the cache; a read-only folder is not an error."""
     with suppress(OSError):
         _cache_file().parent.mkdir(parents=True, exist_ok=True)
-        with replacing(_cache_file(), durable=False) as partial:  # lost in a power cut, it is measured again
+        with replacing(_cache_file(), durable=False) as partial:  # if lost, it is measured again
             partial.write_text(json.dumps(cache, indent=1, sort_keys=True), encoding="utf-8")

@@ -1,10 +1,10 @@
-"""The names of the architectures and groups, readable without loading torch."""
+"""The names of architectures and model groups (no torch here)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedl2g.errors import SettingError, nearest
+from fedl2g.errors import SettingError, suggestion
 from fedl2g.references import is_reference
 
 _HTFE4 = ("cnn4", "googlenet", "mobilenet_v2", "resnet18")
@@ -25,7 +25,7 @@ ARCHITECTURES: tuple[str, ...] = (
     *_SMALL,
 )
 
-# The auxiliary model of FML, FedKD and FedMRL is the first of a group, so the smallest stands first.
+# The smallest comes first: the first of a group is the auxiliary model of FML, FedKD and FedMRL.
 GROUPS: dict[str, tuple[str, ...]] = {
     "htfe2": ("cnn4", "resnet18"),
     "htfe3": ("resnet10", "resnet18", "resnet34"),
@@ -36,23 +36,23 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "small": _SMALL,
 }
 
-# The layout `preset`: the architectures whose training step was faster in channels_last memory on two kinds of CPU (AMD
-# EPYC and Intel Xeon; docs/performance.md has the figures). A fixed table, so that equal experiments are equal
-# everywhere; changing it changes the fingerprints of the experiments that it concerns.
+# The layout `preset`: architectures whose training step was faster in channels_last memory on two kinds of CPU (AMD
+# EPYC and Intel Xeon; figures in docs/performance.md). The table is fixed, so that an experiment is the same
+# everywhere; changing it changes the fingerprints of the affected experiments.
 CHANNELS_LAST: frozenset[str] = frozenset((*_SMALL, "cnn4", "resnet4", "googlenet", "mobilenet_v2"))
 
 
 def resolve_models(spec: str | Sequence[str]) -> tuple[str, ...]:
-    """The architectures a user asked for: groups are expanded, every other name is checked and kept in its place.
+    """Expand the groups in a model setting and check all names, keeping their order.
 
     `spec` is a group ("htfe4"), an architecture ("cnn4"), several of them separated by commas, or a sequence of such
-    names. An element may also name the user's own factory, "package.module:function" or, with the attribute that holds
+    names. An element may also be the user's own factory, "package.module:function" or, with the attribute that holds
     the classifier, "package.module:function#classifier". Nothing is imported here.
     """
     parts = spec.split(",") if isinstance(spec, str) else list(spec)
     names = [part.strip() for part in parts if part.strip()]
     if not names:
-        raise SettingError(f"No model was named. Give a group ({', '.join(GROUPS)}) or architectures such as cnn4.")
+        raise SettingError(f"models: no model given; expected a group ({', '.join(GROUPS)}) or names such as cnn4")
     return tuple(model for name in names for model in _resolve(name))
 
 
@@ -63,21 +63,20 @@ def _resolve(name: str) -> tuple[str, ...]:
         return (name,)
     if ":" in name or "#" in name:
         raise SettingError(
-            f"{name!r} does not name a model factory. Write package.module:function, "
-            "or package.module:function#attribute to say which attribute holds the classifier."
+            f"models: {name!r} is not a model factory; expected package.module:function, or "
+            "package.module:function#attribute with the attribute that holds the classifier"
         )
     raise SettingError(
-        f"There is no model or group {name!r}.{nearest(name.lower(), [*GROUPS, *ARCHITECTURES])} "
-        f"Groups: {', '.join(GROUPS)}. Architectures: {', '.join(ARCHITECTURES)}. "
-        "Your own network is named package.module:function."
+        f"models: {name!r} is not known; {suggestion(name.lower(), [*GROUPS, *ARCHITECTURES])}expected a group "
+        f"({', '.join(GROUPS)}), an architecture ({', '.join(ARCHITECTURES)}) or your own package.module:function"
     )
 
 
 def has_equal_heads(names: Sequence[str]) -> bool:
     """Whether clients with these architectures can share one head, as LG-FedAvg and FedGH require.
 
-    The vision transformers' heads have a hidden layer, all others are linear. What a user's factory will build is not
-    known before it runs, so it counts as equal here and its shapes are compared when the models exist.
+    The vision transformers' heads have a hidden layer, all others are linear. What a user's factory builds is not known
+    before it runs, so it counts as equal here; its shapes are compared once the models exist.
     """
     kinds = {name in _TRANSFORMERS for name in names if name in ARCHITECTURES}
     return len(kinds) <= 1

@@ -1,4 +1,4 @@
-"""What there is to know about an architecture before choosing it."""
+"""Summaries of architectures: size, feature width, step time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedl2g.models.split import FeaturePool, SplitModel
 
 
 def describe_model(name: str, *, classes: int, image_size: int, measure: bool = True) -> dict[str, Any]:
-    """Parameters, width of the features before they are pooled, and (if asked for) the measured time of a step."""
+    """The number of parameters, the feature width before pooling and, with `measure`, the time of a training step."""
     shape = (3, image_size, image_size)
     with torch.device("meta"):
         model = build_model(name, classes=classes, image_shape=shape)
@@ -25,7 +25,7 @@ def describe_model(name: str, *, classes: int, image_size: int, measure: bool = 
 
 
 def _feature_width(model: SplitModel, shape: tuple[int, int, int]) -> int:
-    """The width that arrives at the pooling; that of the features when nothing is pooled."""
+    """The feature width before pooling, or the final width if nothing is pooled."""
     widths: list[int] = []
     for module in model.modules():
         if isinstance(module, FeaturePool):

@@ -1,7 +1,7 @@
-"""Four small networks that mirror the paper's group HtFE_4 in miniature, for laptops, tests and first steps.
+"""Four small counterparts of the paper's group HtFE_4, for laptops, tests and first steps.
 
 A training step on ten 3 x 32 x 32 images takes a few milliseconds on one CPU thread, so that whole federations run in
-minutes. They differ in kind as the originals do: a plain CNN, inception blocks with dropout, inverted residuals over
+minutes. Like the originals they differ in kind: a plain CNN, inception blocks with dropout, inverted residuals with
 depthwise convolutions, and residual blocks; all but the CNN use BatchNorm.
 """
 
@@ -14,7 +14,7 @@ from fedl2g.models.split import Builder, FeaturePool, ImageShape, SplitModel
 
 
 def small_cnn(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
-    """Two convolutions with pooling: the smallest and fastest, since FML and its kin also exchange it every round."""
+    """Two convolutions with pooling: the smallest, since it is also the auxiliary model exchanged every round."""
     extractor = nn.Sequential(
         nn.Conv2d(image_shape[0], 16, kernel_size=5, stride=2, padding=2),
         nn.ReLU(inplace=True),

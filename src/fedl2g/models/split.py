@@ -1,4 +1,4 @@
-"""The cut through a network: an extractor that ends in features of one common width, and a head on top of it."""
+"""Splitting of networks into an extractor with features of one common width and a head."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class SplitModel(nn.Module):
 
 
 Builder = Callable[[int, ImageShape, int], SplitModel]
-"""Makes a network from classes, image shape and width of the features."""
+"""Builds a network from (classes, image shape, feature width)."""
 
 
 class FeaturePool(nn.Module):
-    """Brings features of any width to the common one: adaptive averages along the feature axis.
+    """Maps features of any width to the common one by adaptive average pooling along the feature axis.
 
     Wider features are averaged (2048 to 512: means of 4), narrower ones repeated (64 to 512: each 8 times).
     """
@@ -52,7 +52,7 @@ class FeaturePool(nn.Module):
         width = features.shape[-1]
         if width == self.feature_dim:
             return features
-        # Whole multiples, nearly every case, have an exact equivalent that is faster and deterministic on GPUs too.
+        # Fast path: integer multiples have an exact equivalent that is faster and also deterministic on GPUs.
         if width % self.feature_dim == 0:
             batch = features.shape[0]  # not len(), which would fix the batch size of an exported program
             return features.reshape(batch, self.feature_dim, -1).mean(-1)
@@ -72,7 +72,7 @@ def split_model(
     image_shape: tuple[int, int, int],
     head_name: str | None = None,
 ) -> SplitModel:
-    """Split a user's network into extractor and head, and prove on a batch of two that the cut is sound.
+    """Split a user's network into extractor and head, and check the result on a batch of two.
 
     A whole classifier is cut before the last Linear of its head, found as the attribute `head_name` or else `fc`,
     `classifier`, `head`, `heads`, or as the last Linear of a Sequential. That Linear and what follows it are removed
@@ -90,16 +90,16 @@ def split_model(
         model = _cut(module, _find_head(module, head_name), classes, feature_dim)
     else:
         raise SettingError(
-            f"A model factory must return a torch.nn.Module or a pair (extractor, head) of them, not {_kind(module)}."
+            f"a model factory must return a torch.nn.Module or a pair (extractor, head) of them, not {_kind(module)}"
         )
     _check_split(model, classes, feature_dim, image_shape)
     return model
 
 
 def replace_head(module: nn.Module, head_name: str, replacement: nn.Module) -> None:
-    """Put `replacement` where the last Linear of `module.<head_name>` is; drop what follows it in its Sequential.
+    """Replace the last Linear of `module.<head_name>` and drop what follows it in its Sequential.
 
-    What precedes that Linear inside the head, such as dropout, stays and so becomes part of the extractor.
+    Layers before that Linear inside the head, such as dropout, stay and become part of the extractor.
     """
     owner, _, attribute = _last_linear(module, head_name).rpartition(".")
     parent = module.get_submodule(owner)
@@ -129,7 +129,7 @@ def _find_head(module: nn.Module, head_name: str | None) -> str:
         except AttributeError:
             children = ", ".join(name for name, _ in module.named_children()) or "none"
             raise SettingError(
-                f"{_kind(module)} has no submodule {head_name!r} to take as its head; its submodules are: {children}."
+                f"{_kind(module)} has no submodule {head_name!r} to use as its head; its submodules are {children}"
             ) from None
         candidates: tuple[str, ...] = (head_name,)
     else:
@@ -141,9 +141,9 @@ def _find_head(module: nn.Module, head_name: str | None) -> str:
             return name
     looked_at = f"the submodule {head_name!r}" if head_name else f"the attributes {', '.join(HEAD_ATTRIBUTES)}"
     raise SettingError(
-        f"Cannot tell where the head of {_kind(module)} begins: no Linear layer was found in {looked_at}"
-        f"{'' if head_name else ', and it is not a Sequential that holds one'}. Name the attribute that holds the "
-        "classifier (package.module:function#attribute), or let the factory return a pair (extractor, head)."
+        f"cannot find the head of {_kind(module)}: no Linear layer was found in {looked_at}"
+        f"{'' if head_name else ', and it is not a Sequential that contains one'}; name the attribute that holds the "
+        "classifier (package.module:function#attribute), or let the factory return a pair (extractor, head)"
     )
 
 
@@ -153,7 +153,7 @@ def _last_linear(module: nn.Module, head_name: str, *, missing_ok: bool = False)
     if not found:
         if missing_ok:
             return ""
-        raise SettingError(f"The head {head_name!r} of {_kind(module)} holds no Linear layer to replace.")
+        raise SettingError(f"the head {head_name!r} of {_kind(module)} has no Linear layer to replace")
     return ".".join(part for part in (head_name, found[-1]) if part)
 
 
@@ -165,7 +165,7 @@ def _cut(module: nn.Module, head_name: str, classes: int, feature_dim: int) -> S
 
 
 def _check_split(model: SplitModel, classes: int, feature_dim: int, image_shape: tuple[int, int, int]) -> None:
-    """Run a batch of two through the split and refuse it with the reason when its outputs are not usable."""
+    """Run a batch of two through the split model; raises SettingError if its outputs cannot be used."""
     modes = {part: part.training for part in model.modules()}
     model.eval()
     pooled: list[Tensor] = []
@@ -180,8 +180,8 @@ def _check_split(model: SplitModel, classes: int, feature_dim: int, image_shape:
             _expect("extractor", features, feature_dim, "features")
             if pooled and not _same(features, pooled[-1]):
                 raise SettingError(
-                    f"{_kind(model.extractor)} changes the output of its head (a softmax, say) before returning it, so "
-                    "it cannot be cut there. Let the factory return a pair (extractor, head) instead."
+                    f"{_kind(model.extractor)} changes the output of its head (e.g. by a softmax) before returning it "
+                    "and cannot be split there; let the factory return a pair (extractor, head) instead"
                 )
             logits = _run("head", model.head, features, tuple(features.shape[1:]))
             _expect("head", logits, classes, "logits")
@@ -194,7 +194,7 @@ def _check_split(model: SplitModel, classes: int, feature_dim: int, image_shape:
 
 def _probe(model: nn.Module, image_shape: tuple[int, int, int]) -> Tensor:
     like = next(model.parameters(), torch.empty(0))
-    # Varied values: on constant images a forgotten activation behind the head could pass unnoticed.
+    # Varied values: with constant images an activation after the head could go undetected.
     count = 2 * image_shape[0] * image_shape[1] * image_shape[2]
     return torch.linspace(-1.0, 1.0, count, device=like.device, dtype=like.dtype).reshape(2, *image_shape)
 
@@ -204,29 +204,29 @@ def _run(part: str, module: nn.Module, inputs: Tensor, shape: tuple[int, ...]) -
         outputs = module(inputs)
     except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
         advice = (
-            f"It must take {shape[0]} features: change the head, set feature_dim to its width, or return the whole "
-            "classifier as one module to be given a fresh head."
+            f"it must take {shape[0]} features; change the head, set feature_dim to its width, or return the whole "
+            "classifier as one module to get a new head"
             if part == "head"
-            else "It must take images of the dataset as they are."
+            else "it must take images of the dataset unchanged"
         )
         raise SettingError(
-            f"The {part} of the model fails on a batch of shape {(2, *shape)}: {error} {advice}"
+            f"the {part} of the model fails on a batch of shape {(2, *shape)} ({error}); {advice}"
         ) from error
     if not isinstance(outputs, Tensor):
-        raise SettingError(f"The {part} of the model must return one tensor, but it returned {_kind(outputs)}.")
+        raise SettingError(f"the {part} of the model returned {_kind(outputs)}; expected one tensor")
     return outputs
 
 
 def _expect(part: str, outputs: Tensor, width: int, what: str) -> None:
     if outputs.shape != (2, width):
         raise SettingError(
-            f"The {part} of the model must turn a batch of 2 into {what} of shape (2, {width}), "
-            f"but it gives {tuple(outputs.shape)}."
+            f"the {part} of the model must turn a batch of 2 into {what} of shape (2, {width}), "
+            f"but it gives {tuple(outputs.shape)}"
         )
     if not outputs.is_meta and not bool(torch.isfinite(outputs).all()):
         raise SettingError(
-            f"The {part} of the model gives {what} that are NaN or infinite for images with values from -1 to 1; "
-            "check the weights it starts with."
+            f"the {part} of the model gives {what} that are NaN or infinite for images with values from -1 to 1; "
+            "check its initial weights"
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from fedl2g.data import load_dataset
-from fedl2g.data.named import CATALOGUE
+from fedl2g.data.named import CATALOG
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.registry import get_method
@@ -24,8 +24,8 @@ class DataSize:
 @cache
 def data_size(dataset: str, image_size: int | None = None) -> DataSize:
     """The size of a dataset; named datasets and .npz files are not downloaded or decoded for it, others are loaded."""
-    if dataset in CATALOGUE:
-        entry = CATALOGUE[dataset]
+    if dataset in CATALOG:
+        entry = CATALOG[dataset]
         pixels = image_size or entry.image_size
         return DataSize(entry.images, entry.classes, (3, pixels, pixels))
     if dataset.endswith(".npz"):
