@@ -1,6 +1,6 @@
-"""Bare loops: the arithmetic of a round in plain PyTorch, written apart from the package, to measure it against.
+"""Bare loops: the arithmetic of a round in plain PyTorch, as the baseline for the package.
 
-The batches lie ready as normalised float tensors; a step is forward, backward, `torch.optim.SGD`. Only the networks
+The batches are precomputed normalised float tensors; a step is forward, backward, `torch.optim.SGD`. Only the networks
 (and, for the sake of equal work, the shapes of the exchanged tensors) come from the package.
 """
 
@@ -76,7 +76,7 @@ def bare_clients(setup: Setup, method: str) -> list[BareClient]:
 
 
 def bare_round(clients: list[BareClient], method: str, lr: float = 0.01) -> Callable[[], None]:
-    """A function that plays one round: every client's steps, and one evaluation of all."""
+    """A function that runs one round: every client's steps, and one evaluation of all."""
     optimizers = [torch.optim.SGD([p for m in c.modules() for p in m.parameters()], lr=lr) for c in clients]
 
     def play() -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler, which counts memory here, talks to itself
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences torch's profiler, which measures memory here
 
 import bare
 import numpy as np
@@ -77,8 +77,8 @@ class Bench:
         self.found: dict[str, list[dict[str, Any]]] = {}
         self.file, self.about = RESULTS / "bench.json", machine()
 
-    def say(self, section: str, result: Ratio, **more: Any) -> None:
-        """Print a ratio and keep it for the JSON file."""
+    def add(self, section: str, result: Ratio, **more: Any) -> None:
+        """Print a ratio and store it in the JSON file."""
         print(result, flush=True)
         self.found.setdefault(section, []).append({**result.to_dict(), **more})
         command = shlex.join(["python", "benchmarks/bench.py", *sys.argv[1:]])
@@ -86,7 +86,7 @@ class Bench:
         self.file.write_text(text + "\n", encoding="utf-8")
 
     def turns(self, step: Callable[[], object], seconds: float = 2.0) -> int:
-        """How often a short step takes its turn: as often as fits in so many seconds, and no less than asked for."""
+        """The number of repetitions of a short step: as many as fit in `seconds`, and at least `repeats`."""
         step()
         started = time.process_time()
         step()
@@ -126,11 +126,11 @@ class Bench:
 
             times = abreast({"bare": loop, "ours": ours, "again": loop}, self.repeats)
             target = TARGETS.get(method, "")
-            self.say("rounds", ratio(f"{method} / bare loop", times["ours"], times["bare"], target))
-            self.say("rounds", ratio("  A/A: bare loop / bare loop", times["again"], times["bare"]))
+            self.add("rounds", ratio(f"{method} / bare loop", times["ours"], times["bare"], target))
+            self.add("rounds", ratio("  A/A: bare loop / bare loop", times["again"], times["bare"]))
 
     def extra(self) -> None:
-        """FedL2G's client time / that of local training with as many steps: by architecture, then of all together."""
+        """FedL2G's client time / that of local training with as many steps: by architecture, then for all together."""
         architectures = resolve_models(self.models)
         total: dict[str, list[float]] = {}
         for architecture in architectures:
@@ -144,7 +144,7 @@ class Bench:
     def _trainings(self, architecture: str) -> dict[str, Callable[[], Callable[[], None]]]:
         """One client's training by each method.
 
-        All have their weights in the same place: where a network lies in memory can change its speed by some percent.
+        All share the memory of their weights: the address of a network can change its speed by some percent.
         """
         weights: list[torch.Tensor] = []
 
@@ -166,8 +166,8 @@ class Bench:
     def _say_extra(self, models: str, times: dict[str, list[float]]) -> None:
         local = [(a + b) / 2 for a, b in zip(times["local"], times["local again"], strict=True)]
         for method in ("fedl2g-l", "fedl2g-f"):
-            self.say("extra", ratio(f"{models}: {method} / local", times[method], local, "<= 1.05"))
-        self.say("extra", ratio("  A/A: local / local", times["local again"], times["local"]))
+            self.add("extra", ratio(f"{models}: {method} / local", times[method], local, "<= 1.05"))
+        self.add("extra", ratio("  A/A: local / local", times["local again"], times["local"]))
 
     def guiding(self, architectures: tuple[str, ...] = ARCHITECTURES) -> None:
         """The guiding step / double backward."""
@@ -186,10 +186,10 @@ class Bench:
             times = interleaved({"double": double, "ours": ours, "again": double}, self.turns(double))
             memory = {"ours": peak_bytes(ours), "double": peak_bytes(double)}
             share = memory["ours"] / memory["double"]
-            self.say("guiding", ratio(f"{name}: guiding step / double backward", times["ours"], times["double"]))
-            self.say("guiding", ratio("  A/A: double / double", times["again"], times["double"]))
+            self.add("guiding", ratio(f"{name}: guiding step / double backward", times["ours"], times["double"]))
+            self.add("guiding", ratio("  A/A: double / double", times["again"], times["double"]))
             row = Ratio(f"{name}: peak memory / double backward's", share, share, share, 1, 0.0)
-            self.say("guiding", row, megabytes={key: round(value / 2**20, 1) for key, value in memory.items()})
+            self.add("guiding", row, megabytes={key: round(value / 2**20, 1) for key, value in memory.items()})
 
     def layout(self, architectures: tuple[str, ...] = ARCHITECTURES) -> None:
         """A training step in contiguous memory / in channels_last: above 1, channels_last is faster."""
@@ -200,11 +200,11 @@ class Bench:
                     for layout in ("channels_last", "contiguous", "channels_last again")
                 }
             times = interleaved(steps, self.turns(steps["contiguous"]))
-            self.say(
+            self.add(
                 "layout", ratio(f"{name}: contiguous / channels_last", times["contiguous"], times["channels_last"])
             )
             aa = ratio("  A/A: channels_last", times["channels_last again"], times["channels_last"])
-            self.say("layout", aa)
+            self.add("layout", aa)
 
     def workers(self) -> None:
         """Rounds per second of two workers / of one, and of one / one."""
@@ -233,12 +233,12 @@ class Bench:
             for federation in engines.values():
                 federation.engine.close()
         bound = ratio("CPU time of 1 worker / of the busier of 2", busiest["1"][1:], busiest["2"][1:])
-        self.say("workers", bound)  # what the throughput would be with two cores free, but for the waiting
-        self.say("workers", ratio("throughput of 2 workers / of 1", times["1"], times["2"], ">= 1.5"))
-        self.say("workers", ratio("  A/A: 1 worker / 1 worker", times["1 again"], times["1"]))
+        self.add("workers", bound)  # an upper bound on the throughput with two free cores, without waiting
+        self.add("workers", ratio("throughput of 2 workers / of 1", times["1"], times["2"], ">= 1.5"))
+        self.add("workers", ratio("  A/A: 1 worker / 1 worker", times["1 again"], times["1"]))
 
     def naive(self) -> None:
-        """A naive engine / ours: by CPU seconds on one thread, then on all cores by the clock on the wall."""
+        """A naive engine / ours: by CPU seconds on one thread, then by wall clock on all cores."""
         for method in ("local", "fedl2g-f"):
             setup = self.setup(method, layout="contiguous")  # as the naive engine
 
@@ -249,8 +249,8 @@ class Bench:
                 return naive_round(bare.bare_clients(setup, method), method, Path(tempfile.mkdtemp(dir=self.folder)))
 
             times = abreast({"ours": ours, "naive": naive, "again": naive}, self.repeats)
-            self.say("naive", ratio(f"{method}: naive engine / inline, 1 thread", times["naive"], times["ours"]))
-            self.say("naive", ratio("  A/A: naive / naive", times["again"], times["naive"]))
+            self.add("naive", ratio(f"{method}: naive engine / inline, 1 thread", times["naive"], times["ours"]))
+            self.add("naive", ratio("  A/A: naive / naive", times["again"], times["naive"]))
             cores = os.cpu_count() or 1
             engines = {}
             for layout in ("contiguous", "preset"):
@@ -265,8 +265,8 @@ class Bench:
                     federation.engine.close()
             for layout in engines:
                 name = f"{method}: naive, {cores} threads / {cores} workers, {layout} (wall)"
-                self.say("naive", ratio(name, times["naive"], times[layout], ">= 2"))
-            self.say("naive", ratio(f"  A/A: naive / naive, {cores} threads", times["again"], times["naive"]))
+                self.add("naive", ratio(name, times["naive"], times[layout], ">= 2"))
+            self.add("naive", ratio(f"  A/A: naive / naive, {cores} threads", times["again"], times["naive"]))
 
 
 def federation_of(setup: Setup) -> Federation:
@@ -279,7 +279,7 @@ def federation_of(setup: Setup) -> Federation:
 
 
 def take_turns() -> None:
-    """Let our own loop pause at every batch, as the bare loop does."""
+    """Make our own loop call `pause` at every batch, as the bare loop does."""
     batch = ImageView.batch
 
     def pausing(self: ImageView, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -290,7 +290,7 @@ def take_turns() -> None:
 
 
 def rounds_of(federation: Federation) -> Callable[[], None]:
-    """A function that plays the next round."""
+    """A function that runs the next round."""
 
     def play() -> None:
         federation.stop_reason = None
@@ -319,7 +319,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def with_threads(call: Callable[[], object], threads: int) -> Callable[[], None]:
-    """A function that makes the call with so many threads."""
+    """A function that makes the call with this number of threads."""
 
     def play() -> None:
         torch.set_num_threads(threads)
@@ -332,7 +332,7 @@ def with_threads(call: Callable[[], object], threads: int) -> Callable[[], None]
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
-    """The most memory that tensors took during a call, beyond what was there before."""
+    """The peak memory of tensors during a call, beyond that before it."""
     with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         call()
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
@@ -345,7 +345,7 @@ def peak_bytes(call: Callable[[], object]) -> int:
 
 @contextmanager
 def own_caches() -> Iterator[Path]:
-    """A temporary folder for data; the machine's own step times stay in use."""
+    """A temporary folder for data; the cached step times of this machine are kept."""
     with tempfile.TemporaryDirectory(prefix="fedl2g-bench-") as name:
         before = os.environ.get("FEDL2G_DATA")
         os.environ["FEDL2G_DATA"] = str(Path(name) / "datasets")
@@ -358,7 +358,7 @@ def own_caches() -> Iterator[Path]:
 
 
 def main() -> None:
-    """Measure what was asked for, print it, and write it to results/."""
+    """Run the chosen sections, print the ratios and write them to results/."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", default=[], metavar="SECTION", help=f"some of: {', '.join(SECTIONS)}")
     parser.add_argument("--steps", type=int, default=40, help="training steps of a client in a round")

@@ -1,4 +1,4 @@
-"""What Flower adds: message sizes per method, the server's cost per reply, and a round on each engine as a ratio.
+"""The overhead of Flower: message sizes per method, the server's cost per reply, and a round on each engine as a ratio.
 
 python benchmarks/flower_cost.py sizes      # bytes of one request and one reply, per method
 python benchmarks/flower_cost.py replies    # server seconds and memory per reply
@@ -93,7 +93,7 @@ def replies(count: int = 2000) -> None:
 
 
 def accept(reply: Reply) -> None:
-    """The check of replies that are not used."""
+    """A check that accepts every reply."""
 
 
 def _peak() -> int:
@@ -131,7 +131,7 @@ def engines(repeats: int = 5, clients: int = 4, idle_seconds: float = 30.0) -> N
             seconds: dict[str, list[float]] = {name: [] for name in trains}
             polling = deployment.polling(idle_seconds)
             used, lasted = 0.0, 0.0
-            for round in range(2, 2 + repeats):  # interleaved, so that a busy machine is busy for all of them
+            for round in range(2, 2 + repeats):  # interleaved, so that load affects all alike
                 for name, train in trains.items():
                     before, started = deployment.superlink_cpu(), time.perf_counter()
                     seconds[name].append(train(round))

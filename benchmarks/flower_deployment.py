@@ -1,6 +1,6 @@
-"""A deployment to be measured: a SuperLink with TLS and authentication, a SuperNode for each client, on this machine.
+"""A deployment for benchmarks: a SuperLink with TLS and authentication, a SuperNode for each client, on this machine.
 
-The ServerApp trains a round whenever a file asks for it, so that its rounds can be interleaved with those of others.
+The ServerApp trains a round for each file `go-ROUND`, so that its rounds can be interleaved with those of others.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Deployment:
             _edit(at / "start-supernode.sh", f"--port {9094 + client} ", f"--port {self.ports[1 + client]} ")
 
     def start(self, seconds: float) -> tuple[float, float]:
-        """Start everything; the SuperLink's CPU seconds a second without nodes, and with all of them waiting."""
+        """Start everything; returns the SuperLink's CPU load without nodes, and with all of them idle."""
         self._start("superlink", "coordinator/start-superlink.sh")
         _wait("the SuperLink listens", lambda: _listens(self.ports[0]))
         for name in self.names:
@@ -88,7 +88,7 @@ class Deployment:
         return float(json.loads(done.read_text()))
 
     def polling(self, seconds: float) -> float:
-        """The SuperLink's CPU seconds a second while the server asks as often as in a round, and no more."""
+        """The SuperLink's CPU load while the server polls as in a round, without other work."""
         (self.folder / "poll").touch()
         time.sleep(1.0)
         used = self._idle(seconds)

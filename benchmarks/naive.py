@@ -1,4 +1,4 @@
-"""A naive engine, as public code of this field is written: models live on disk, a DataLoader feeds them."""
+"""A naive engine, typical of public code in this field: models on disk, data through a DataLoader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def naive_round(clients: list[bare.BareClient], method: str, folder: Path, lr: float = 0.01) -> Callable[[], None]:
-    """A function that plays one round of `local` or `fedl2g-f`."""
+    """A function that runs one round of `local` or `fedl2g-f`."""
     for number, client in enumerate(clients):
         torch.save(client.model, folder / f"{number}.pt")
 

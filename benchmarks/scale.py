@@ -1,7 +1,7 @@
 """Memory and time per round with 10 to 10,000 clients: `python benchmarks/scale.py`, in minutes.
 
-Each row is a run in a process of its own (start, rounds, checkpoints, end), on random 1 x 28 x 28 images made here. The
-memory is the largest sum, over the processes of the run, of what they hold beyond pages of files (anonymous memory).
+Each row is a run in its own process (start, rounds, checkpoints, end) on random 1 x 28 x 28 images. Memory is the peak
+of the anonymous memory of all processes of the run together.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def random_images(folder: Path, clients: int) -> Path:
 
 
 def measure(folder: Path, name: str, **settings: Any) -> dict[str, Any]:
-    """Run an experiment in a process of its own and watch its memory."""
+    """Run an experiment in a subprocess and sample its memory."""
     clients = settings["clients"]
     experiment = {"dataset": str(random_images(folder, clients)), "partition": "iid", "patience": 0, **settings}
     command = [sys.executable, "-W", "ignore", "-c", RUN, json.dumps(experiment), str(folder / f"run-{name}")]
@@ -129,7 +129,7 @@ def _anonymous(pid: int) -> int:
 
 
 def in_turn(folder: Path, repeats: int) -> list[Ratio]:
-    """A round of 10,000 clients at 1 % / one of 100 in full, played in turn in this process."""
+    """A round of 10,000 clients at 1 % / one of 100 in full, interleaved in this process."""
     torch.set_num_threads(1)
     take_turns()
 

@@ -1,7 +1,7 @@
-"""Ratios of times from one interleaved run, with their spread and an A/A control, that hold on a busy machine.
+"""Ratios of times from one interleaved run, with quartiles and an A/A control, robust on a busy machine.
 
-Single-threaded work is timed by the CPU seconds of this process: they leave out the time in which the machine did
-something else. What runs in several processes, or waits for a disk, is timed by the clock on the wall.
+Single-threaded work is timed in CPU seconds of this process, which exclude time taken by other processes. Work in
+several processes, or that waits for a disk, is timed by wall clock.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Ratio:
 def interleaved(
     subjects: Mapping[str, Callable[[], object]], repeats: int, clock: Clock = time.process_time
 ) -> dict[str, list[float]]:
-    """The seconds of each subject, run in turn `repeats` times; every second turn goes backwards."""
+    """The seconds of each subject, interleaved `repeats` times; every second repetition in reverse order."""
     names = list(subjects)
     for name in names:  # warm-up: allocations, kernels chosen on first use
         subjects[name]()
@@ -62,11 +62,11 @@ def interleaved(
 def abreast(
     builders: Mapping[str, Callable[[], Callable[[], object]]], repeats: int, builds: int = 2
 ) -> dict[str, list[float]]:
-    """The CPU seconds of subjects that run side by side, a few steps of each in turn: see `pause`.
+    """The CPU seconds of subjects that run interleaved, a few steps of each at a time: see `pause`.
 
-    A shared machine is faster and slower by a tenth from one second to the next. Subjects that take turns every few
-    hundredths of a second meet the same weather. They are built anew several times, each time in another order: where
-    its tensors happen to lie in memory makes a loop several percent faster or slower for as long as it lives.
+    The speed of a shared machine varies by a tenth from one second to the next. Subjects that alternate every few
+    hundredths of a second see the same conditions. They are rebuilt several times, each time in another order, because
+    the addresses of its tensors make a loop several percent faster or slower for its whole life.
     """
     names = list(builders)
     found: dict[str, list[float]] = {name: [] for name in names}
@@ -81,20 +81,20 @@ def abreast(
     return found
 
 
-_STEPS = 5  # between two turns
+_STEPS = 5  # before switching to the next subject
 
 
 def pause() -> None:
-    """Called by a subject at every step: every few steps it is the next one's turn."""
+    """Called by a subject at every step; switches to the next subject every few steps."""
     lane = getcurrent()
     if isinstance(lane, _Lane):
         lane.step()
 
 
 class _Lane(greenlet):
-    """A subject on its way, with a stack of its own.
+    """A running subject with its own stack.
 
-    All share one thread. In threads of their own, repeated runs differed more (resnet18: 1.05 to 1.11); the likely
+    All share one thread. In separate threads, repeated runs differed more (resnet18: 1.05 to 1.11); the likely
     cause, not proven, is scratch memory that libraries keep for each thread.
     """
 
@@ -105,14 +105,14 @@ class _Lane(greenlet):
     def step(self) -> None:
         self.steps += 1
         if self.steps % _STEPS == 0:
-            gradients = torch.is_grad_enabled()  # the thread's, so everyone's: one may be in the midst of evaluation
+            gradients = torch.is_grad_enabled()  # a thread-wide flag: another subject may be evaluating
             torch.set_grad_enabled(True)
             self.parent.switch()
             torch.set_grad_enabled(gradients)
 
 
 def _race(subjects: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Run every subject once, a few steps of each in turn."""
+    """Run every subject once, interleaved."""
     lanes = {name: _Lane(subject) for name, subject in subjects.items()}
     running = deque(lanes.values())
     while running:
@@ -126,7 +126,7 @@ def _race(subjects: Mapping[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def ratio(name: str, times: list[float], base: list[float], target: str = "") -> Ratio:
-    """The ratio of times measured in the same turns."""
+    """The ratio of times measured in the same repetitions."""
     ratios = sorted(a / b for a, b in zip(times, base, strict=True))
     if len(ratios) > 2:
         low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
@@ -136,7 +136,7 @@ def ratio(name: str, times: list[float], base: list[float], target: str = "") ->
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on, and how busy it was."""
+    """The machine of a measurement, and its load."""
     model = next(
         (
             line.partition(":")[2].strip()

@@ -1,8 +1,8 @@
-"""A method of your own in one file: prototypes that remember, an exponential moving average of the class means.
+"""An example of your own method in one file: prototypes as exponential moving averages of the class means.
 
     fedl2g run --plugin examples/fedema.py --method fedema --set method.memory=0.9
 
-Client loss: CE(f(x), y) + weight * MSE(h(x), P[y]), P[y] the server's average for the class, once it has one.
+Client loss: CE(f(x), y) + weight * MSE(h(x), P[y]), where P[y] is the server's average for class y, if it has one.
 """
 
 import torch

@@ -1,11 +1,11 @@
-"""Two studies in one file: what drop-out costs each method, and what attackers do under each rule of aggregation.
+"""Two studies: the cost of drop-out for each method, and the effect of attackers under each aggregation rule.
 
     python examples/robustness.py dropout --dataset cifar100
     python examples/robustness.py attack --dataset cifar100
 
-Finished runs are not run again, so a study that was stopped goes on where it was. The tables are Markdown; every number
-is the mean over the last five rounds. In `attack` it is the accuracy of those clients alone that are honest at every
-share of attackers, so that the columns speak of the same clients.
+Finished runs are not repeated, so an interrupted study can be continued. The tables are Markdown; every number is the
+mean over the last five rounds. In `attack` it is the accuracy of the clients that are honest at every share of
+attackers, so that all columns are about the same clients.
 """
 
 import argparse
@@ -30,7 +30,7 @@ EVERY_METHOD = (
     "fedl2g-l:warmup_rounds=5", "fedl2g-f:warmup_rounds=5",
 )  # fmt: skip
 ATTACKED = ("lg-fedavg", "feddistill", "fedproto", "fedl2g-f:warmup_rounds=5")
-LAST = 5  # rounds that are averaged
+LAST = 5  # number of rounds averaged
 
 
 def study(options: argparse.Namespace, name: str, settings: dict[str, object], methods: tuple[str, ...]) -> Comparison:
@@ -66,20 +66,20 @@ def accuracies(plan: Comparison, *, honest: bool) -> dict[str, list[float]]:
 
 
 def cell(values: list[float]) -> str:
-    """Mean and, of several seeds, the standard deviation."""
+    """The mean and, for several seeds, the standard deviation."""
     mean = f"{statistics.fmean(values):.1f}"
     return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
 
 
 def table(found: dict[str, dict[str, list[float]]], first: str) -> None:
-    """Print rows of cells; the keys of `found` are the columns."""
+    """Print a Markdown table; the keys of `found` are the columns."""
     print(f"\n| {first} | " + " | ".join(found) + " |\n|---" + "|---" * len(found) + "|")
     for row in next(iter(found.values())):
         print(f"| {row} | " + " | ".join(cell(column[row]) for column in found.values()) + " |")
 
 
 def main() -> None:
-    """Read the command line and run what it asks for."""
+    """Parse the command line and run the study."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=("dropout", "attack"))
     parser.add_argument("--dataset", default="digits", help="name, .npz file or folder of images")
@@ -100,7 +100,7 @@ def main() -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Run the study, print its table and write its numbers beside the runs."""
-    load_dataset(options.dataset, samples=options.samples)  # what is wrong with it is said before anything is run
+    load_dataset(options.dataset, samples=options.samples)  # fail before the first run if it cannot be loaded
     found: dict[str, dict[str, list[float]]] = {}
     if options.study == "dropout":
         for chance in DROPOUT:

@@ -1,1 +1,1 @@
-"""The paper's tables and figures as data: settings, its numbers, and ours beside them."""
+"""The paper's experiments: settings, printed numbers, and tables and figures with ours."""

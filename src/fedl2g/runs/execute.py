@@ -107,4 +107,7 @@ def _run_with_restarts(federation: Federation, directory: RunDirectory) -> None:
             lost = error
         else:
             return
-    raise RunError(f"workers died {_MAX_RESTARTS} times; see the messages above, then `fedl2g resume {directory.path}`")
+    raise RunError(
+        f"{directory.path}: workers died {_MAX_RESTARTS} times; see the messages above, then continue with "
+        f"`fedl2g resume {directory.path}`"
+    )
