@@ -207,7 +207,7 @@ def bad_from(bad: set[int], rounds: set[int], reply: Callable[[int], Reply]) -> 
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
-        (lambda client: number(client, float("nan")), "'number' holds NaN"),
+        (lambda client: number(client, float("nan")), "'number': holds NaN"),
         (lambda client: number(client, loss=float("inf")), "its training loss is NaN, infinite or too large"),
         (lambda client: Reply(client, {}, Report(10)), "lacks 'number'"),
     ],
@@ -375,7 +375,7 @@ def test_a_run_that_diverges_before_its_first_evaluation_says_so(
     server = get_method("feddistill").server
     monkeypatch.setattr(server, "broadcast", lambda self, round: {"rows": torch.full((1, 2), torch.nan)})
     for _ in range(2):  # and says it again when it is asked again
-        with pytest.raises(RunError, match=r"before its first evaluation.*send in round 1 holds NaN"):
+        with pytest.raises(RunError, match=r"before its first evaluation.*round 1: the server's broadcast holds NaN"):
             fedl2g.run(Experiment(**tiny), tmp_path / "run")
     assert not (tmp_path / "run" / "result.json").exists()
     monkeypatch.undo()
