@@ -124,7 +124,7 @@ def test_a_site_in_order_passes_every_line(fedl2g: Any, hospitals: Path) -> None
     assert {mark for mark, _ in lines.values()} == {"ok"}
     assert "60 images of shape (3, 16, 16)" in lines["data"][1]
     assert "2 of the federation's 2 classes: zero, one" in lines["labels"][1]
-    assert lines["split"][1] == "45 samples to train on, 15 to test on"
+    assert lines["split"][1] == "45 training samples, 15 test samples"
     assert "site_code:build_model builds" in lines["model"][1]
     assert "10 samples forward and backward, loss 0." in lines["batch"][1]
     assert "TLSv1.3" in lines["server"][1]
@@ -239,7 +239,7 @@ SPOILED: dict[str, tuple[Any, dict[str, str], set[str]]] = {
     ),
     "a store that is a file": (
         lambda n: replace(n / "site.toml", '"store"', '"ca.crt"'),
-        {"data": "cannot be stored in", "store": "ca.crt"},
+        {"data": "cannot be stored", "store": "ca.crt"},
         {"labels", "split", "batch"},
     ),
     "no key": (lambda n: (n / "node_key").unlink(), {"node key": "node_key"}, set()),
@@ -300,7 +300,7 @@ def test_a_deployment_measures_no_layout(fedl2g: Any, hospitals: Path) -> None:
     code, lines = verdicts(fedl2g, hospitals)
     assert code == 1
     assert list(lines) == ["files"]
-    assert "clients of a deployment compute on their own; choose preset" in lines["files"][1]
+    assert "clients of a deployment run on several; choose preset" in lines["files"][1]
 
 
 def test_a_new_federation_is_whole(fedl2g: Any, tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_new_federation_is_whole(fedl2g: Any, tmp_path: Path) -> None:
     root = tmp_path / "hospitals"
     files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     assert files == {*FEDERATION, *(f"sites/{site}/{name}" for site in ("north", "south") for name in SITE)}
-    assert f"wrote {len(files)} files in hospitals" in said.out
+    assert f"wrote {len(files)} files to hospitals" in said.out
     coordinator = read_coordinator(root / "coordinator" / "experiment.toml")
     assert coordinator.federation.sites == ("north", "south")
     assert coordinator.federation.classes == ("zero", "one")

@@ -31,7 +31,7 @@ from fedl2g.data.named import (
     read_flowers102,
     read_tiny_imagenet,
 )
-from fedl2g.errors import DataError
+from fedl2g.errors import DataError, SettingError
 
 
 def pixels_of(content: Content) -> np.ndarray:
@@ -436,12 +436,12 @@ class TestFunction:
         [
             ("own_data_for_test:nothing", "must return"),
             ("own_data_for_test:ragged", "cannot be converted to arrays"),
-            ("own_data_for_test:missing", "cannot be imported"),
+            ("own_data_for_test:missing", "has no 'missing'"),
             ("no_such_module_here:load", "cannot be imported"),
         ],
     )
     def test_a_wrong_function_is_named(self, tmp_path: Path, name: str, words: str) -> None:
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(SettingError, match=words):
             load_dataset(name, data_dir=tmp_path / "cache")
 
 

@@ -93,8 +93,10 @@ def test_a_run_is_not_continued_with_another_table(tiny: Any, tmp_path: Path, mo
     with pytest.raises(KeyboardInterrupt):
         fedl2g.run(tiny(rounds=2, execution={"checkpoint_every": 1}), tmp_path / "run", [StopAfterOne()])
     monkeypatch.setattr(layouts, "CHANNELS_LAST", frozenset())
-    with pytest.raises(RunError, match="another experiment"):
+    with pytest.raises(RunError, match=r"other layouts in `preset`, started it; .* resume it with that version"):
         fedl2g.resume(tmp_path / "run")
+    with pytest.raises(RunError, match="another experiment"):
+        fedl2g.run(tiny(rounds=2), tmp_path / "run")
 
 
 def test_auto_is_settled_once_and_stays_with_the_run(

@@ -78,7 +78,11 @@ def resume(
         raise SettingError(f"{path}: the run of a deployment; continue it with `flwr run` (coordinator/run.sh)")
     experiment = directory.experiment()
     if experiment.fingerprint != directory.about()["fingerprint"]:
-        raise RunError(f"{path}: experiment.toml and run.json belong to different runs; restore them from a copy")
+        why, remedy = "experiment.toml and run.json belong to different runs", "restore them from a copy"
+        if experiment.layout == "preset":
+            why += ", or another version of fedl2g, with other layouts in `preset`, started it"
+            remedy += ", or resume it with that version"
+        raise RunError(f"{path}: {why}; {remedy}")
     if execution:
         experiment = Experiment(**{**dict(experiment), "execution": {**dict(experiment.execution), **execution}})
     return _continue(directory, experiment, observers, progress=progress)
