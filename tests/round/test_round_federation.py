@@ -375,7 +375,7 @@ def test_a_run_that_diverges_before_its_first_evaluation_says_so(
     server = get_method("feddistill").server
     monkeypatch.setattr(server, "broadcast", lambda self, round: {"rows": torch.full((1, 2), torch.nan)})
     for _ in range(2):  # and says it again when it is asked again
-        with pytest.raises(RunError, match=r"before its first evaluation.*send in round 1 holds NaN"):
+        with pytest.raises(RunError, match=r"before its first evaluation.*round 1: the server's broadcast holds NaN"):
             fedl2g.run(Experiment(**tiny), tmp_path / "run")
     assert not (tmp_path / "run" / "result.json").exists()
     monkeypatch.undo()
