@@ -36,14 +36,8 @@ class Diverged(FedL2GError):
     """A loss or a guiding vector became NaN or infinite: continuing the run would be meaningless."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint such as " Did you mean 'dirichlet'?" for an unknown name; "" if nothing is close."""
-    close = _closest(name, known)
-    return f" Did you mean {close!r}?" if close else ""
-
-
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The same hint inside a sentence, before its last part: "did you mean 'dirichlet'? "."""
+    """A hint for an unknown name inside a sentence, "did you mean 'dirichlet'? "; "" if nothing is close."""
     close = _closest(name, known)
     return f"did you mean {close!r}? " if close else ""
 

@@ -14,7 +14,7 @@ from fedl2g.cli import app
 from fedl2g.cli.options import FIELDS, ExperimentCommand, Settings, field_of, field_option, plugin_option
 from fedl2g.experiment import Execution, Experiment
 
-HEAVY = {"torch", "torchvision", "numpy", "numba", "sklearn", "matplotlib", "pandas", "pydantic", "rich", "flwr"}
+HEAVY = {"torch", "torchvision", "numpy", "sklearn", "matplotlib", "pandas", "pydantic", "rich", "flwr"}
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], click.Command]:
