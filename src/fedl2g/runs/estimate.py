@@ -45,8 +45,8 @@ def _npz_size(path: str, image_size: int | None) -> DataSize:
         return DataSize(len(labels), classes, (shape[3] if len(shape) > 3 else 1, height, width))
     except Exception as error:  # numpy and zipfile raise many types of errors for malformed files
         raise SettingError(
-            f"dataset: {path} cannot be read as an .npz file with `images` and `labels` ({error}); expected images as "
-            "N x H x W or N x H x W x C"
+            f"{path}: cannot be read as an .npz file with `images` and `labels` ({error}); expected images as N x H x "
+            "W or N x H x W x C"
         ) from error
 
 
