@@ -113,7 +113,9 @@ class _Interrupt(Observer):
         if record.round == self.round:
             federation.engine.save(self.directory)
             tensors, self.values = federation.state_dict()
-            safetensors.torch.save_file(tensors, self.directory / "server.safetensors")
+            safetensors.torch.save_file(
+                {n: t.contiguous() for n, t in tensors.items()}, self.directory / "server.safetensors"
+            )
             federation.stop("interrupted")
 
 

@@ -202,7 +202,7 @@ def test_not_even_a_single_participant_is_seen(place: str) -> None:
         ({"privacy": {"clip": 1.0}}, "neither of privacy.epsilon and privacy.noise_multiplier"),
         (
             {"privacy": {"clip": 1.0, "epsilon": 1.0, "noise_multiplier": 1.0}},
-            "both of privacy.epsilon and privacy.noise_multiplier",
+            "both of privacy.epsilon and",
         ),
         ({"privacy": {"max_epsilon": 1.0}}, "without privacy.clip"),
         ({"privacy": {"clip": 1.0, "epsilon": 1.0}, "method": "fedkd"}, "fedkd compresses its uploads"),

@@ -19,7 +19,7 @@ from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.learning.client import Task
 from fedl2g.methods.base import ClientHalf, Combined, Options, Reply, Report, ServerHalf, Traits
-from fedl2g.methods.registry import get_method, register_method
+from fedl2g.methods.registry import Method, get_method
 from fedl2g.payload import Payload, TensorSpec
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
@@ -55,7 +55,8 @@ class Sum(ServerHalf[Any]):
         return {"total": float(self.total)}
 
 
-register_method("sum", options=SumOptions, server=Sum, client=ClientHalf, traits=Traits(raw_replies=True))
+# Named by reference, not registered: other tests go through all registered methods.
+METHOD = Method("sum", SumOptions, Sum, ClientHalf, Traits(raw_replies=True))
 
 
 class Script:
@@ -98,7 +99,7 @@ def federation_of(
     observers: Sequence[Observer] = (),
     **settings: Any,
 ) -> Federation:
-    experiment = Experiment(**{"method": "sum", "clients": 4, "rounds": 3, **settings})
+    experiment = Experiment(**{"method": f"{__name__}:METHOD", "clients": 4, "rounds": 3, **settings})
     server = Sum(experiment.method, Task(3, (1, 8, 8), experiment.seed, experiment.rounds, "small_cnn"))
     return Federation(experiment, server, Script(answer, correct), observers)
 
