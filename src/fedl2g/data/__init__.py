@@ -2,7 +2,8 @@
 
 from fedl2g.data.dataset import Dataset
 from fedl2g.data.loading import dataset_names, describe_datasets, load_dataset
-from fedl2g.data.partition import Partition, make_partition, parse_partition
+from fedl2g.data.partition import Partition, make_partition
+from fedl2g.data.partition_spec import parse_partition
 
 __all__ = [
     "Dataset",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,17 +17,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedl2g.errors import DataError, SettingError, suggestion
+from fedl2g.data.partition_spec import parse_partition
+from fedl2g.errors import DataError, SettingError
 
 Indices: TypeAlias = NDArray[np.int64]
 
-FORMS = {
-    "iid": "iid",
-    "dirichlet": "dirichlet:0.1",
-    "pathological": "pathological:2",
-    "domain": "domain",
-    "file": "file:PATH",
-}
 DIRICHLET_CUTS = 200_000
 DIRICHLET_SHUFFLED = 100_000_000
 """Bounds on the search for a feasible Dirichlet partition: seconds of work on any dataset, and 20,000 attempts on
@@ -83,47 +77,6 @@ class Partition:
         )
 
     __hash__ = None  # type: ignore[assignment]  # arrays do not hash
-
-
-@dataclass(frozen=True)
-class PartitionSpec:
-    """A parsed partition setting: its kind and the value that kind takes, if any."""
-
-    kind: str
-    beta: float | None = None
-    classes_per_client: int | None = None
-    path: Path | None = None
-
-
-def parse_partition(spec: str) -> PartitionSpec:
-    """Parse a setting such as `dirichlet:0.1`; the SettingError for an unknown one suggests the closest form."""
-    kind, colon, value = spec.partition(":")
-    if kind not in FORMS:
-        hint = f"{suggestion(kind, FORMS)}known: {', '.join(FORMS.values())}"
-        raise SettingError(f"partition: {spec!r} is not known; {hint}")
-    if kind in ("iid", "domain"):
-        if colon:
-            raise SettingError(f"partition: {kind!r} takes no value, but got {spec!r}; expected just {kind!r}")
-        return PartitionSpec(kind)
-    if kind == "dirichlet":
-        beta = _number(float, value)
-        if beta is None or not math.isfinite(beta) or beta <= 0:
-            raise SettingError(
-                f"partition: {spec!r} is not allowed; expected a concentration above 0, such as {FORMS[kind]!r}"
-            )
-        return PartitionSpec(kind, beta=beta)
-    if kind == "pathological":
-        held = _number(int, value)
-        if held is None or held < 1:
-            raise SettingError(
-                f"partition: {spec!r} is not allowed; expected 1 or more classes per client, such as {FORMS[kind]!r}"
-            )
-        return PartitionSpec(kind, classes_per_client=held)
-    if not value:
-        raise SettingError(
-            f"partition: {spec!r} is not allowed; expected the path of a JSON file, such as 'file:clients.json'"
-        )
-    return PartitionSpec(kind, path=Path(value).expanduser())
 
 
 def make_partition(
@@ -360,10 +313,3 @@ def _parse_json(text: str, name: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: also for a number with thousands of digits
         raise DataError(f"{name} is not valid JSON ({error})") from error
-
-
-def _number(kind: Callable[[str], Any], text: str) -> Any:
-    try:
-        return kind(text)
-    except ValueError:
-        return None
