@@ -100,7 +100,7 @@ def test_another_seed_gives_other_numbers(tiny: Tiny, outcome: Outcome, inline: 
 def test_every_method_starts_from_the_same_models_and_partition(
     tiny: Tiny, setup_of: Callable[[Experiment], Setup]
 ) -> None:
-    names = [name for name in method_names() if not name.startswith("mine")]
+    names = method_names()[:10]  # the built-in ones
     assert {"local", "fedl2g-l", "fedl2g-f"} <= set(names)
     reference = Host(setup_of(tiny(method="local")), CPU)
     for name in names:
