@@ -304,7 +304,7 @@ def trainings_of(federation: Federation) -> Callable[[], None]:
 
     def play() -> None:
         round = next(rounds)
-        for _ in federation.engine.train(round, clients, federation.server.broadcast(round)):
+        for _ in federation.engine.train(round, clients, federation.server.broadcast(round), lambda reply: None):
             pass
 
     return play

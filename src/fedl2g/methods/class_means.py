@@ -16,17 +16,18 @@ class ClassMeans:
     def __init__(self, client: Client, width: int) -> None:
         task = client.task
         self.sums = torch.zeros(task.classes, width, dtype=task.dtype, device=client.device)
-        self.counts = torch.zeros(task.classes, dtype=task.dtype, device=client.device)
+        self.labels: list[Tensor] = []
 
     def add(self, vectors: Tensor, labels: Tensor) -> None:
         """Add the vectors of one batch."""
         self.sums.index_add_(0, labels, vectors.detach())
-        self.counts.index_add_(0, labels, torch.ones_like(labels, dtype=self.counts.dtype))
+        self.labels.append(labels)
 
     def pack(self) -> Payload:
         """The mean of each class seen, as class vectors."""
-        ids = self.counts.nonzero().flatten()
-        return class_vectors(ids, self.sums[ids] / self.counts[ids, None])
+        counts = torch.cat(self.labels).bincount(minlength=len(self.sums))
+        ids = counts.nonzero().flatten()
+        return class_vectors(ids, self.sums[ids] / counts[ids, None])
 
 
 class ClassTargets(nn.Module):
@@ -43,6 +44,7 @@ class ClassTargets(nn.Module):
         known = torch.zeros(client.task.classes, dtype=torch.bool)
         known[ids] = True
         self.exist = len(ids) > 0
+        self.complete = len(ids) == client.task.classes
         self.register_buffer("vectors", vectors.to(client.device))
         self.register_buffer("known", known.to(client.device))
 

@@ -61,7 +61,8 @@ class FedDistillClient(ClientHalf[FedDistillOptions]):
             own = cross_entropy(logits, y)
             if not targets.exist:
                 return own, own
-            return own + self.options.weight * self._distance(logits, targets.vectors[y], targets.known[y]), own
+            target, known = targets.vectors.index_select(0, y), targets.known.index_select(0, y)
+            return own + self.options.weight * self._distance(logits, target, known), own
 
         log = self.client.fit(round, loss)
         return Trained(means.pack(), log)

@@ -64,7 +64,9 @@ class FedProtoClient(ClientHalf[FedProtoOptions]):
             own = cross_entropy(logits, y)
             if not targets.exist:
                 return own, own
-            target = torch.where(targets.known[y, None], targets.vectors[y], features.detach())
+            target = targets.vectors.index_select(0, y)
+            if not targets.complete:  # a class without a prototype adds nothing
+                target = torch.where(targets.known[y, None], target, features.detach())
             return own + self.options.weight * mse_loss(features, target), own
 
         log = self.client.fit(round, loss)
