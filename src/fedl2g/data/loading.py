@@ -13,6 +13,7 @@ from fedl2g.data.cache import Progress, cache_folder, cache_key, open_or_build
 from fedl2g.data.dataset import Content, Dataset
 from fedl2g.data.download import fetch
 from fedl2g.data.images import BATCH
+from fedl2g.data.memory import PREFIX, key_of, not_stored
 from fedl2g.data.named import CATALOG, NamedDataset
 from fedl2g.data.user import (
     call_function,
@@ -85,6 +86,10 @@ def _locate(
             return entry.read(files, size)
 
         return name, key, build
+    if name.startswith(PREFIX):
+        if image_size is not None:
+            raise DataError("image_size: it is given with the arrays, fedl2g.data(images, labels, image_size=...)")
+        return name, key_of(name), partial(not_stored, name, folder)
     if is_reference(name) and not Path(name).exists():
         arrays = call_function(name)
         key = cache_key(name, [digest_of_arrays(arrays), image_size])

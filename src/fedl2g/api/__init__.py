@@ -1,0 +1,1 @@
+"""The Python interface: data, networks, runs and comparisons for scripts and notebooks."""

@@ -1,0 +1,33 @@
+"""Networks that exist only in this Python session: a module of references to them.
+
+A notebook's classes and networks have no file that another process could import. `keep` puts them into this module, so
+that `fedl2g.session:NAME` is a reference like any other, in this process alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from fedl2g.errors import SettingError
+
+MODULE = __name__
+
+
+def keep(name: str, factory: Any) -> str:
+    """Keep an object for this session and return its reference."""
+    globals()[name] = factory
+    return f"{MODULE}:{name}"
+
+
+def is_kept(reference: str) -> bool:
+    """Whether a reference names an object of a session."""
+    return reference.startswith(f"{MODULE}:")
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name.startswith("__"):  # Python and its tools ask modules for optional attributes
+        raise AttributeError(f"module {MODULE!r} has no attribute {name!r}")
+    raise SettingError(
+        f"models: {name} was defined in another Python session; put it in a file such as my_models.py and give "
+        f"models='my_models:NAME'"
+    )
