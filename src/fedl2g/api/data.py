@@ -48,10 +48,10 @@ def data(
 ) -> Data:
     """Make data of your own, or a named dataset, ready for `fedl2g.run` and `fedl2g.compare`.
 
-    `images` is an array (N x H x W, or N x H x W x C with 1 to 4 channels; whole numbers 0..255, or fractions 0..1, which are
-    rounded to 8 bits), or a torch Dataset of (image, label) pairs, or a pandas DataFrame with the columns `image` (arrays or
-    pictures) and, by default, `label`; `labels` and `domains` then name columns. Or it is the name of a dataset, the path
-    of an .npz file or of a folder of images.
+    `images` is an array (N x H x W, or N x H x W x C with 1 to 4 channels; whole numbers 0..255, or fractions 0..1,
+    which are rounded to 8 bits), a torch Dataset of (image, label) pairs, or a pandas DataFrame with the columns
+    `image` (arrays or pictures) and `label`; `labels` and `domains` then name columns. Or it is the name of a
+    dataset, the path of an .npz file or of a folder of images.
 
     Arrays are stored once, by content, in the cache: worker processes, `resume` and Flower open them from there.
     """
@@ -107,7 +107,7 @@ def _array(values: Any, what: str) -> NDArray[Any]:
     if hasattr(values, "detach"):  # a tensor
         values = values.detach().cpu()
     try:
-        array = np.asarray(values)
+        array: NDArray[Any] = np.asarray(values)
     except ValueError as error:
         raise DataError(f"data: the {what} do not form an array ({error}); {_FORMS}") from error
     return array.astype(np.str_) if array.dtype == object and what != "images" else array
@@ -123,10 +123,11 @@ def _stack(values: Sequence[Any], what: str) -> NDArray[Any]:
 def _pixels(images: NDArray[Any]) -> NDArray[Any]:
     """Fractions 0..1 as bytes 0..255; other arrays are checked where all data is."""
     if images.dtype.kind == "f" and images.size:
-        if not (0 <= images.min() and images.max() <= 1):
+        if not (images.min() >= 0 and images.max() <= 1):
             raise DataError(
                 f"data: the images have values from {images.min():g} to {images.max():g}; expected fractions 0..1, or "
                 "whole numbers 0..255 of type uint8"
             )
-        return np.rint(images * 255).astype(np.uint8)
+        pixels: NDArray[np.uint8] = np.rint(images * 255).astype(np.uint8)
+        return pixels
     return images
