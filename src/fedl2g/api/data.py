@@ -109,7 +109,7 @@ def _array(values: Any, what: str) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.asarray(values)
     except ValueError as error:
-        raise DataError(f"data: the {what} do not form an array ({error}); {_FORMS}") from error
+        raise DataError(f"data: the {what} do not form an array: their shapes differ; {_FORMS}") from error
     return array.astype(np.str_) if array.dtype == object and what != "images" else array
 
 

@@ -1,0 +1,139 @@
+"""Data and networks from a script or notebook."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from fedl2g import session
+from fedl2g.api.data import data
+from fedl2g.api.networks import models_setting
+from fedl2g.data import load_dataset
+from fedl2g.errors import DataError, SettingError
+from fedl2g.models import build_model
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDL2G_DATA", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def pixels(count: int = 6) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
+
+
+LABELS = [0, 1, 0, 1, 0, 1]
+
+
+def test_arrays_are_stored_once_by_content(own_cache):
+    first, again = data(pixels(), LABELS), data(pixels().copy(), np.array(LABELS))
+    assert first.source == again.source
+    assert first.source != data(pixels(), LABELS[::-1]).source
+    assert sum(entry.is_dir() for entry in own_cache.iterdir()) == 2
+    np.testing.assert_array_equal(first.dataset.images, pixels().transpose(0, 3, 1, 2))
+
+
+def test_stored_arrays_open_by_name_in_another_process():
+    source = data(pixels(), LABELS).source
+    code = f"import fedl2g.data as d; x = d.load_dataset({source!r}); print(len(x), x.labels.tolist())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "6 [0, 1, 0, 1, 0, 1]"
+
+
+def test_missing_stored_arrays_are_one_sentence():
+    with pytest.raises(DataError, match="is not in the cache .*; call fedl2g.data"):
+        load_dataset("in-memory:data-0123456789abcdef")
+
+
+def test_a_name_with_folders_stays_in_the_cache(own_cache, tmp_path):
+    made = data(pixels(), LABELS).dataset.folder
+    (tmp_path / "outside").mkdir()
+    for file in made.iterdir():
+        (tmp_path / "outside" / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(DataError, match="is not in the cache"):
+        load_dataset("in-memory:../outside")
+
+
+def test_a_torch_dataset_gives_the_same_data_as_its_arrays():
+    fractions = torch.from_numpy(pixels()).permute(0, 3, 1, 2) / 255
+    pairs = TensorDataset(fractions, torch.tensor(LABELS))
+    np.testing.assert_array_equal(data(pairs).dataset.images, data(pixels(), LABELS).dataset.images)
+    assert data(pairs).dataset.labels.tolist() == LABELS
+
+
+def test_a_data_frame_gives_the_same_data_as_its_columns():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"image": list(pixels()), "kind": ["a", "b"] * 3})
+    made = data(frame, "kind").dataset
+    np.testing.assert_array_equal(made.images, data(pixels(), LABELS).dataset.images)
+    assert made.class_names == ("a", "b")
+    assert made.labels.tolist() == LABELS
+    with pytest.raises(DataError, match="has no column 'label'; it has image, kind"):
+        data(frame)
+
+
+def test_wrong_data_gets_a_short_sentence():
+    for wrong, message in (
+        (lambda: data(pixels()), "labels are missing"),
+        (lambda: data(pixels() / 10.0, LABELS), "values from 0 to 25.5; expected fractions 0..1"),
+        (lambda: data([pixels()[0], pixels()[0, :4]], [0, 1]), "do not form an array"),
+        (lambda: data([1, 2, 3]), "item 0 of the dataset is not an \\(image, label\\) pair"),
+    ):
+        with pytest.raises(DataError, match=message) as caught:
+            wrong()
+        assert len(str(caught.value)) < 300
+
+
+class Net(nn.Module):
+    def __init__(self, classes: int = 2) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(192, 16))
+        self.fc = nn.Linear(16, classes)
+
+    def forward(self, x):
+        return self.fc(self.body(x))
+
+
+def test_a_class_of_a_file_is_its_reference():
+    assert models_setting([Net, "cnn4"]) == f"{__name__}:Net,cnn4"
+
+
+def test_a_class_of_a_notebook_lives_in_the_session():
+    def make(classes: int) -> nn.Module:
+        return Net(classes)
+
+    name = models_setting(make)
+    assert session.is_kept(name)
+    assert models_setting(make) == name
+    built = build_model(name, classes=3, image_shape=(3, 8, 8))
+    assert built(torch.zeros(2, 3, 8, 8))[1].shape == (2, 3)
+
+
+def test_copies_of_a_network_start_with_its_weights():
+    network = Net()
+    name = models_setting(network)
+    one, two = (build_model(name, classes=2, image_shape=(3, 8, 8)) for _ in range(2))
+    given = network.body[1].weight
+    for built in (one, two):
+        assert any(torch.equal(p, given) and p is not given for p in built.parameters() if p.shape == given.shape)
+    assert not {id(p) for p in one.parameters()} & {id(p) for p in two.parameters()}
+    with torch.no_grad():
+        network.body[1].weight.add_(1)
+    assert models_setting(network) != name
+
+
+def test_another_session_says_how_to_put_it_in_a_file():
+    with pytest.raises(SettingError, match="Net_0 was defined in another Python session; put it in a file"):
+        build_model("fedl2g.session:Net_0", classes=2, image_shape=(3, 8, 8))
+
+
+def test_what_is_no_network_is_refused():
+    with pytest.raises(SettingError, match="models: a float is not a network"):
+        models_setting([1.5])
