@@ -48,7 +48,7 @@ def test_stored_arrays_open_by_name_in_another_process():
 
 
 def test_missing_stored_arrays_are_one_sentence():
-    with pytest.raises(DataError, match="is not in the cache .*; call fedl2g.data"):
+    with pytest.raises(DataError, match=r"is not in the cache .*; call fedl2g\.data"):
         load_dataset("in-memory:data-0123456789abcdef")
 
 
