@@ -17,7 +17,7 @@ def data_group() -> None:
 
 
 @data_group.command("show", cls=ExperimentCommand, fields=("dataset", "samples", "partition", "clients", "seed"))
-@click.option("-o", "--output", type=PATH, help="Also draw the chart: PNG, PDF or SVG file.")
+@click.option("-o", "--out", "--output", "output", type=PATH, help="Also draw the chart: PNG, PDF or SVG file.")
 @plugin_option
 @json_option
 @quiet_option

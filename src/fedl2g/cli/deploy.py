@@ -85,7 +85,7 @@ def write_practice_images(folder: Path) -> None:
 
 @click.command("export")
 @click.argument("source", type=PATH, help="A site's file (site.toml), or a run directory with --client.")
-@click.option("--out", type=PATH, required=True, help="The folder to write the model into.")
+@click.option("-o", "--out", type=PATH, required=True, help="The folder to write the model into.")
 @click.option("--client", type=int, help="Which client of a run directory.")
 @click.option("--run", help="Which run of a site, if it took part in several.")
 @trust_option

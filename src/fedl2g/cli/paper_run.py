@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedl2g.cli.options import PATH, json_option, quiet_option, track_option
+from fedl2g.cli.options import PATH, jobs_option, json_option, quiet_option, track_option
 from fedl2g.cli.output import Display, print_json, print_line
 from fedl2g.errors import SettingError
 
@@ -28,7 +28,7 @@ only_option = click.option(
 )
 seeds_option = click.option("--seeds", type=click.IntRange(min=1), help="Seeds of each cell (3, or 1 at scale smoke).")
 study_option = click.option(
-    "--out", type=PATH, default=Path("runs/paper"), show_default=True, help="The folder of all the paper's runs."
+    "-o", "--out", type=PATH, default=Path("runs/paper"), show_default=True, help="The folder of all the paper's runs."
 )
 
 
@@ -37,13 +37,7 @@ study_option = click.option(
 @scale_option
 @only_option
 @seeds_option
-@click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of concurrent cells, each in its own process.",
-)
+@jobs_option
 @click.option(
     "--dataset-path",
     "dataset_paths",
@@ -51,10 +45,10 @@ study_option = click.option(
     metavar="NAME=FILE.npz",
     help="Use this file instead of a named dataset.",
 )
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Override a setting in every cell.")
+@click.option("-s", "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Override a setting in every cell.")
 @study_option
 @track_option
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation of long runs.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation of long runs.")
 @click.option("--dry-run", is_flag=True, help="Print the cells and the time estimate only.")
 @json_option
 @quiet_option
