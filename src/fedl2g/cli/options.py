@@ -90,7 +90,7 @@ jobs_option = click.option(
     help="The number of runs at a time, each in its own process.",
 )
 track_option = click.option(
-    "--track", default="", envvar="FEDL2G_TRACK", help="Also log to trackers: tensorboard,mlflow."
+    "--track", default="", envvar="FEDL2G_TRACK", help="Also log to trackers: tensorboard,mlflow,wandb."
 )
 trust_option = click.option(
     "--trust", is_flag=True, help="Allow importing Python code named by the run's or site's file."
@@ -98,8 +98,21 @@ trust_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Do not show progress.")
 run_argument = click.argument("directory", metavar="RUN", type=PATH, help="The run directory.")
+
+
+def _without_files(context: click.Context, argument: click.Parameter, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Drop the files that a pattern such as runs/comparison/* matches beside the runs."""
+    return tuple(path for path in paths if not path.is_file()) or paths
+
+
 runs_argument = click.argument(
-    "runs", metavar="RUN...", nargs=-1, required=True, type=PATH, help="Run directories, or folders of runs."
+    "runs",
+    metavar="RUN...",
+    nargs=-1,
+    required=True,
+    type=PATH,
+    callback=_without_files,
+    help="Run directories, or folders of runs; files among them are left out.",
 )
 
 

@@ -12,7 +12,8 @@ import click
 
 from fedl2g.cli.options import PATH, jobs_option, json_option, quiet_option, track_option
 from fedl2g.cli.output import Display, print_json, print_line
-from fedl2g.errors import SettingError
+from fedl2g.errors import SettingError, count
+from fedl2g.files import quoted
 
 if TYPE_CHECKING:
     from fedl2g.federation import Observer
@@ -74,7 +75,7 @@ def run_paper_experiment(
 
     experiment = paper_experiment(name)
     study = Study.open(out, scale, _dataset_paths(dataset_paths), dict(map(parse_override, changes)))
-    show_it = f"fedl2g paper show {name} --scale {scale} --out {out}"
+    show_it = f"fedl2g paper show {name} --scale {scale} --out {quoted(out)}"
     with Display(quiet or as_json) as display:
         if experiment.kind == "convergence":
             _run_convergence(study, display)
@@ -95,7 +96,9 @@ def run_paper_experiment(
     outcomes = work.outcomes()
     if as_json:
         print_json(outcomes)
-    elif not dry_run:
+    elif dry_run:
+        work.print_cells()
+    else:
         print_line(f"{outcomes['finished']} of {outcomes['cells']} cells are finished; show them with `{show_it}`")
         for line in outcomes["failed"] + outcomes["diverged"]:
             print_line(f"  {line}")
@@ -130,10 +133,17 @@ class _Work:
         from fedl2g.runs.estimate import duration
 
         self.display.print(
-            f"{experiment.name}, scale {self.study.scale.name}: {len(self.cells)} runs, "
+            f"{experiment.name}, scale {self.study.scale.name}: {count(len(self.cells), 'run')}, "
             f"{len(self.cells) - len(self.pending)} finished, {len(self.pending)} to run; "
             f"at most {duration(self.seconds)} on this machine with {self.jobs} at a time"
         )
+
+    def print_cells(self) -> None:
+        """Print a line for each cell: finished, or its time estimate."""
+        from fedl2g.runs.estimate import duration
+
+        for folder, cell in self.cells.items():
+            print_line(f"{_title(cell)}: {duration(self.estimates[folder]) if folder in self.pending else 'finished'}")
 
     def ask(self, yes: bool) -> None:
         """Ask for confirmation if the cells may take hours."""
