@@ -48,6 +48,11 @@ def choices(name: str, known: Iterable[str]) -> str:
     return f"{suggestion(name, names)}known: {', '.join(names) or 'none'}"
 
 
+def count(number: int, thing: str) -> str:
+    """A number of things: "1 run", "2 runs"."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def _closest(name: str, known: Iterable[str]) -> str | None:
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return close[0] if close else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shlex
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -59,6 +60,11 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def quoted(path: Path) -> str:
+    """A path as it is written in a shell, for commands in messages."""
+    return shlex.quote(str(path))
 
 
 def reason_of(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 import fedl2g as package
 from fedl2g.cli import app
+from fedl2g.cli.groups import first_sentence
 from fedl2g.errors import FedL2GError
 
 
@@ -34,19 +35,27 @@ def test_the_version(fedl2g: Any) -> None:
 def test_help_lists_the_commands_in_their_order(fedl2g: Any) -> None:
     shown = fedl2g("--help")
     assert (shown.code, shown.err) == (0, "")
-    listed = shown.out.partition("Commands:\n")[2].splitlines()
-    assert [line.split()[0] for line in listed] == [
-        "run", "resume", "compare", "probe", "list", "show", "report", "plot", "export", "methods", "models",
-        "datasets", "explain", "data", "deploy", "paper",
-    ]  # fmt: skip
+    lines = shown.out.partition("Train:\n")[2].splitlines()
+    listed = [line.split()[0] for line in lines if line[:2] == "  " and line[2:3].strip()]
+    assert listed == list(app.commands)
+    assert {name for names in app.tasks.values() for name in names} == set(listed)  # each has a task
+    assert listed[:3] == ["run", "resume", "compare"]
+
+
+def test_help_has_whole_sentences(fedl2g: Any) -> None:
+    for arguments in ((), ("data",), ("deploy",), ("paper",)):
+        text = fedl2g(*arguments, "-h").out
+        assert "..." not in text.partition("Options:")[2]
+    words = " ".join(fedl2g("-h").out.split())
+    for command in app.commands.values():
+        assert first_sentence(command.help or "") in words
 
 
 @pytest.mark.parametrize("arguments", [(), ("data",), ("deploy",)])
-def test_without_a_command_the_usage_goes_to_stderr(fedl2g: Any, arguments: tuple[str, ...]) -> None:
+def test_without_a_command_the_help_goes_to_stdout(fedl2g: Any, arguments: tuple[str, ...]) -> None:
     bare = fedl2g(*arguments)
-    assert (bare.code, bare.out) == (2, "")
-    assert bare.err.startswith("fedl2g: Usage: ")
-    assert "Commands:" in bare.err
+    assert (bare.code, bare.err) == (0, "")
+    assert bare.out == fedl2g(*arguments, "--help").out
 
 
 def test_paper_alone_lists(fedl2g: Any) -> None:
@@ -55,10 +64,31 @@ def test_paper_alone_lists(fedl2g: Any) -> None:
     assert "experiment" in bare.out
 
 
-def test_help_has_one_name(fedl2g: Any) -> None:
-    short = fedl2g("-h")
-    assert (short.code, short.out) == (2, "")
-    assert "'-h'" in short.sentence
+@pytest.mark.parametrize("arguments", [(), ("run",), ("data", "show"), ("paper", "run")])
+def test_help_has_a_short_name(fedl2g: Any, arguments: tuple[str, ...]) -> None:
+    short = fedl2g(*arguments, "-h")
+    assert (short.code, short.err) == (0, "")
+    assert short.out == fedl2g(*arguments, "--help").out
+    assert short.out.startswith(" ".join(["Usage: fedl2g", *arguments]))
+    assert "\\" not in short.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("runn",), "runn: no such command; did you mean run? see `fedl2g -h`"),
+        (("list", "--jsn"), "--jsn: no such option; did you mean --json? see `fedl2g list -h`"),
+        (("list", "--zzzzzz"), "--zzzzzz: no such option; see `fedl2g list -h`"),
+        (("paper", "run"), "NAME: must be given; see `fedl2g paper run -h`"),
+        (("run", "-c", "three"), "--clients: 'three' is not a valid integer; see `fedl2g run -h`"),
+        (("compare", "-j", "0"), "--jobs: 0 is not in the range x>=1; see `fedl2g compare -h`"),
+        (("show", "a", "b"), "got unexpected extra argument (b); see `fedl2g show -h`"),
+    ],
+)
+def test_what_click_finds_is_said_like_everything_else(fedl2g: Any, arguments: tuple[str, ...], sentence: str) -> None:
+    outcome = fedl2g(*arguments)
+    assert (outcome.code, outcome.sentence) == (2, f"fedl2g: {sentence}")
+    assert outcome.sentence.lower().count("did you mean") <= 1
 
 
 def test_an_error_is_one_sentence_and_its_exit_code(fedl2g: Any, failing: Any) -> None:

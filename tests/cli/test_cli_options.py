@@ -11,7 +11,7 @@ import click
 import pytest
 
 from fedl2g.cli import app
-from fedl2g.cli.options import FIELDS, ExperimentCommand, Settings, field_of, field_option, plugin_option
+from fedl2g.cli.options import FIELDS, SHORT, ExperimentCommand, Settings, field_of, field_option, plugin_option
 from fedl2g.experiment import Execution, Experiment
 
 HEAVY = {"torch", "torchvision", "numpy", "sklearn", "matplotlib", "pandas", "pydantic", "rich", "flwr"}
@@ -43,7 +43,8 @@ def test_the_help_of_an_option_is_the_description_of_its_field(setting: str) -> 
     assert field_of(setting) is model.model_fields[name]
     option = field_option(setting)
     assert option.help == model.model_fields[name].description
-    assert option.opts == [f"--{name.replace('_', '-')}"]
+    assert option.opts[-1] == f"--{name.replace('_', '-')}"
+    assert option.opts[:-1] == ([SHORT[setting]] if setting in SHORT else [])
 
 
 @pytest.mark.parametrize("words", ABOUT_EXPERIMENTS, ids=" ".join)
@@ -162,6 +163,25 @@ def test_every_parameter_of_every_command_has_help(words: tuple[str, ...]) -> No
     for parameter in command.get_params(click.Context(command)):
         assert isinstance(parameter, click.Option | click.Argument)
         assert parameter.help, parameter.name
+
+
+def test_a_short_option_means_the_same_everywhere() -> None:
+    meanings: dict[str, set[str]] = {}
+    for command in commands(app).values():
+        for parameter in command.get_params(click.Context(command)):
+            short = [name for name in parameter.opts if len(name) == 2 and name.startswith("-")]
+            for name in short:
+                meanings.setdefault(name, set()).add(next(opt for opt in parameter.opts if opt.startswith("--")))
+            long = [name for name in parameter.opts if name.startswith("--")]
+            for name in set(long) & {"--out", "--quiet", "--jobs", "--set", "--method", "--methods"}:
+                assert short, f"{command.name} {name} has no short option"
+    assert meanings.pop("-m") == {"--method", "--methods"}
+    assert all(len(long) == 1 for long in meanings.values()), meanings
+
+
+def test_the_help_of_engine_names_all_engines(fedl2g: Any) -> None:
+    text = " ".join(fedl2g("run", "-h").out.split())
+    assert all(f"{name}:" in text for name in ("inline", "workers", "flower"))
 
 
 @pytest.mark.parametrize("words", [("resume",), ("export",), ("report",), ("plot",), ("show",), ("deploy", "check")])

@@ -11,7 +11,9 @@ import click
 from fedl2g.cli.options import (
     ExperimentCommand,
     Settings,
+    jobs_option,
     json_option,
+    methods_complete,
     out_option,
     plugin_option,
     quiet_option,
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 
 @click.command("compare", cls=ExperimentCommand, fields=without("method", "execution.profile"))
 @click.option(
+    "-m",
     "--methods",
+    shell_complete=methods_complete,
     default="local,fedl2g-l,fedl2g-f",
     show_default=True,
     help="Methods, optionally with options: local,fedl2g-f,fedl2g-f:server_lr=0",
@@ -36,13 +40,7 @@ if TYPE_CHECKING:
 @click.option(
     "--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Number of seeds, starting at --seed."
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of concurrent runs, each in its own process.",
-)
+@jobs_option
 @out_option
 @plugin_option
 @track_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import click
@@ -17,7 +18,7 @@ def data_group() -> None:
 
 
 @data_group.command("show", cls=ExperimentCommand, fields=("dataset", "samples", "partition", "clients", "seed"))
-@click.option("-o", "--output", type=PATH, help="Also draw the chart: PNG, PDF or SVG file.")
+@click.option("-o", "--out", "--output", "output", type=PATH, help="Also draw the chart: PNG, PDF or SVG file.")
 @plugin_option
 @json_option
 @quiet_option
@@ -35,6 +36,10 @@ def show_data(settings: Settings, output: Path | None, as_json: bool, quiet: boo
         draw_bubbles(partition, dataset.labels, dataset.classes, output, title)
     if as_json:
         sizes = [len(train) + len(test) for train, test in zip(partition.train, partition.test, strict=True)]
-        print_json({"sizes": sizes, "counts": partition.counts(dataset.labels, dataset.classes).tolist()})
-    else:
-        print_line(bubble_table(partition, dataset.labels, dataset.classes))
+        counts = partition.counts(dataset.labels, dataset.classes).tolist()
+        print_json({"sizes": sizes, "classes": list(dataset.class_names), "counts": counts})
+        return
+    print_line(bubble_table(partition, dataset.labels, dataset.classes))
+    names = [f"{number} {name}" for number, name in enumerate(dataset.class_names) if name != str(number)]
+    if names:
+        print_line(textwrap.fill(f"classes, from the left: {', '.join(names)}", 100))

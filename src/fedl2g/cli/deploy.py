@@ -85,15 +85,22 @@ def write_practice_images(folder: Path) -> None:
 
 @click.command("export")
 @click.argument("source", type=PATH, help="A site's file (site.toml), or a run directory with --client.")
-@click.option("--out", type=PATH, required=True, help="The folder to write the model into.")
+@click.option("-o", "--out", type=PATH, required=True, help="The folder to write the model into.")
 @click.option("--client", type=int, help="Which client of a run directory.")
 @click.option("--run", help="Which run of a site, if it took part in several.")
+@click.option("--force", is_flag=True, help="Replace a model that is in the folder already.")
 @trust_option
-def export_model(source: Path, out: Path, client: int | None, run: str | None, trust: bool) -> None:
+def export_model(source: Path, out: Path, client: int | None, run: str | None, force: bool, trust: bool) -> None:
     """Export a client's trained model: weights (safetensors) and a TorchScript program."""
     from fedl2g.deploy.export import export_client, export_site
 
+    if out.is_dir() and any(out.iterdir()) and not force:
+        raise SettingError(f"--out: {out} is not empty; choose another folder, or replace its model with --force")
     if source.is_dir():
+        if not (source / "run.json").is_file():
+            raise SettingError(
+                f"{source}: not a run directory (it has no run.json); expected a run directory or a site's site.toml"
+            )
         if client is None:
             raise SettingError(
                 f"--client: missing; {source} is a run directory; name the client, for example --client 0"

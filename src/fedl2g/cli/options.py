@@ -15,6 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
+from fedl2g.cli.completion import (
+    Complete,
+    complete_with,
+    dataset_names,
+    engine_names,
+    method_names,
+    model_names,
+    setting_names,
+)
+
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
@@ -37,6 +47,17 @@ FIELDS = (
 )
 """The settings with their own options, in the order of the help; a dot separates table and key."""
 
+SHORT = {"method": "-m", "dataset": "-d", "clients": "-c", "rounds": "-r"}
+"""The settings whose options have a short form. One letter means the same in every command."""
+
+COMPLETIONS: dict[str, Complete] = {
+    "method": complete_with(method_names),
+    "dataset": complete_with(dataset_names),
+    "models": complete_with(model_names, several=True),
+    "execution.engine": complete_with(engine_names),
+}
+"""What the shell suggests for a setting."""
+
 PATH = click.Path(path_type=Path)
 
 
@@ -56,18 +77,42 @@ plugin_option = click.option(
     callback=_load_plugins,
     help="A Python file or module to import first, for example to register a method.",
 )
-out_option = click.option("--out", type=PATH, help="The directory to write to.")
+out_option = click.option(
+    "-o", "--out", type=PATH, help="The directory to write to; one below runs/, named after its settings, when absent."
+)
+methods_complete = complete_with(method_names, several=True)
+jobs_option = click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="The number of runs at a time, each in its own process.",
+)
 track_option = click.option(
-    "--track", default="", envvar="FEDL2G_TRACK", help="Also log to trackers: tensorboard,mlflow."
+    "--track", default="", envvar="FEDL2G_TRACK", help="Also log to trackers: tensorboard,mlflow,wandb."
 )
 trust_option = click.option(
     "--trust", is_flag=True, help="Allow importing Python code named by the run's or site's file."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
-quiet_option = click.option("--quiet", is_flag=True, help="Do not show progress.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Do not show progress.")
 run_argument = click.argument("directory", metavar="RUN", type=PATH, help="The run directory.")
+
+
+def _without_files(context: click.Context, argument: click.Parameter, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Drop the files that a pattern such as runs/comparison/* matches beside the runs."""
+    return tuple(path for path in paths if not path.is_file()) or paths
+
+
 runs_argument = click.argument(
-    "runs", metavar="RUN...", nargs=-1, required=True, type=PATH, help="Run directories, or folders of runs."
+    "runs",
+    metavar="RUN...",
+    nargs=-1,
+    required=True,
+    type=PATH,
+    callback=_without_files,
+    help="Run directories, or folders of runs; files among them are left out.",
 )
 
 
@@ -135,9 +180,10 @@ class ExperimentCommand(click.Command):
 
 _FILE = click.Argument(["file"], required=False, type=PATH, help="An experiment file (TOML); options override it.")
 _SET = click.Option(
-    ["--set"],
+    ["-s", "--set"],
     multiple=True,
     metavar="KEY=VALUE",
+    shell_complete=complete_with(setting_names),
     help="Any setting, e.g. method.server_lr=1; `fedl2g explain` lists them.",
 )
 
@@ -167,8 +213,9 @@ def field_option(setting: str) -> click.Option:
         return click.Option([f"{names[0]}/--no-{flag}", names[1]], default=None, help=field.description)
     words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     return click.Option(
-        names,
+        [*([SHORT[setting]] if setting in SHORT else []), *names],
         type=int if kinds == {int} else float if kinds == {float} else str,
         metavar="|".join(words) or None,
+        shell_complete=COMPLETIONS.get(setting),
         help=field.description,
     )

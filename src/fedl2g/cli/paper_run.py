@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedl2g.cli.options import PATH, json_option, quiet_option, track_option
+from fedl2g.cli.options import PATH, jobs_option, json_option, quiet_option, track_option
 from fedl2g.cli.output import Display, print_json, print_line
-from fedl2g.errors import SettingError
+from fedl2g.errors import SettingError, count
+from fedl2g.files import quoted
 
 if TYPE_CHECKING:
     from fedl2g.federation import Observer
@@ -28,7 +29,7 @@ only_option = click.option(
 )
 seeds_option = click.option("--seeds", type=click.IntRange(min=1), help="Seeds of each cell (3, or 1 at scale smoke).")
 study_option = click.option(
-    "--out", type=PATH, default=Path("runs/paper"), show_default=True, help="The folder of all the paper's runs."
+    "-o", "--out", type=PATH, default=Path("runs/paper"), show_default=True, help="The folder of all the paper's runs."
 )
 
 
@@ -37,13 +38,7 @@ study_option = click.option(
 @scale_option
 @only_option
 @seeds_option
-@click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of concurrent cells, each in its own process.",
-)
+@jobs_option
 @click.option(
     "--dataset-path",
     "dataset_paths",
@@ -51,10 +46,10 @@ study_option = click.option(
     metavar="NAME=FILE.npz",
     help="Use this file instead of a named dataset.",
 )
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Override a setting in every cell.")
+@click.option("-s", "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Override a setting in every cell.")
 @study_option
 @track_option
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation of long runs.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation of long runs.")
 @click.option("--dry-run", is_flag=True, help="Print the cells and the time estimate only.")
 @json_option
 @quiet_option
@@ -80,7 +75,7 @@ def run_paper_experiment(
 
     experiment = paper_experiment(name)
     study = Study.open(out, scale, _dataset_paths(dataset_paths), dict(map(parse_override, changes)))
-    show_it = f"fedl2g paper show {name} --scale {scale} --out {out}"
+    show_it = f"fedl2g paper show {name} --scale {scale} --out {quoted(out)}"
     with Display(quiet or as_json) as display:
         if experiment.kind == "convergence":
             _run_convergence(study, display)
@@ -101,7 +96,9 @@ def run_paper_experiment(
     outcomes = work.outcomes()
     if as_json:
         print_json(outcomes)
-    elif not dry_run:
+    elif dry_run:
+        work.print_cells()
+    else:
         print_line(f"{outcomes['finished']} of {outcomes['cells']} cells are finished; show them with `{show_it}`")
         for line in outcomes["failed"] + outcomes["diverged"]:
             print_line(f"  {line}")
@@ -136,10 +133,17 @@ class _Work:
         from fedl2g.runs.estimate import duration
 
         self.display.print(
-            f"{experiment.name}, scale {self.study.scale.name}: {len(self.cells)} runs, "
+            f"{experiment.name}, scale {self.study.scale.name}: {count(len(self.cells), 'run')}, "
             f"{len(self.cells) - len(self.pending)} finished, {len(self.pending)} to run; "
             f"at most {duration(self.seconds)} on this machine with {self.jobs} at a time"
         )
+
+    def print_cells(self) -> None:
+        """Print a line for each cell: finished, or its time estimate."""
+        from fedl2g.runs.estimate import duration
+
+        for folder, cell in self.cells.items():
+            print_line(f"{_title(cell)}: {duration(self.estimates[folder]) if folder in self.pending else 'finished'}")
 
     def ask(self, yes: bool) -> None:
         """Ask for confirmation if the cells may take hours."""

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import click
 
-from fedl2g.cli.options import ExperimentCommand, Settings, json_option, plugin_option, quiet_option, without
+from fedl2g.cli.options import (
+    ExperimentCommand,
+    Settings,
+    json_option,
+    methods_complete,
+    plugin_option,
+    quiet_option,
+    without,
+)
 from fedl2g.cli.output import Display, print_json, print_tables
 
 
@@ -14,7 +22,9 @@ from fedl2g.cli.output import Display, print_json, print_tables
     fields=without("method", "execution.engine", "execution.workers", "execution.profile"),
 )
 @click.option(
+    "-m",
     "--methods",
+    shell_complete=methods_complete,
     default="fedproto,feddistill,fedl2g-l,fedl2g-f",
     show_default=True,
     help="Methods that upload class vectors, with options: fedproto,fedl2g-f:warmup_rounds=5",

@@ -20,7 +20,14 @@ FIGURES = ("curves", "loss-increase", "communication", "tsne", "bubbles")
 @click.command("report")
 @runs_argument
 @click.option(
-    "-o", "--output", type=PATH, default=Path("report.html"), show_default=True, help="The HTML file to write."
+    "-o",
+    "--out",
+    "--output",
+    "output",
+    type=PATH,
+    default=Path("report.html"),
+    show_default=True,
+    help="The HTML file to write.",
 )
 @click.option("--title", default="", help="The page's title.")
 @click.option("--tsne/--no-tsne", default=True, show_default=True, help="Draw t-SNE from the last checkpoints.")
@@ -37,7 +44,7 @@ def write_page(runs: tuple[Path, ...], output: Path, title: str, tsne: bool, tru
 
 @click.command("plot")
 @runs_argument
-@click.option("-o", "--output", type=PATH, help="PNG, PDF or SVG file to write.")
+@click.option("-o", "--out", "--output", "output", type=PATH, help="PNG, PDF or SVG file to write.")
 @click.option("--figure", type=click.Choice(FIGURES), default="curves", show_default=True, help="What to draw.")
 @trust_option
 def draw_figure(runs: tuple[Path, ...], output: Path | None, figure: str, trust: bool) -> None:

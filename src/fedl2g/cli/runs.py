@@ -9,25 +9,41 @@ import click
 from fedl2g.cli.options import PATH, json_option, run_argument, trust_option
 from fedl2g.cli.output import print_json, print_line, print_tables
 from fedl2g.errors import SettingError
+from fedl2g.files import quoted
+
+SORTS = ("run", "accuracy", "created", "method", "dataset", "rounds", "status")
+STATUSES = ("running", "interrupted", "finished", "stopped early", "diverged", "damaged")
 
 
 @click.command("list")
 @click.argument("root", type=PATH, default=Path("runs"), help="The folder to search; runs/ if omitted.")
+@click.option("--sort", type=click.Choice(SORTS), default="run", show_default=True, help="The order of the rows.")
+@click.option("-m", "--method", "methods", multiple=True, help="Only runs of this method; may be repeated.")
+@click.option("-d", "--dataset", "datasets", multiple=True, help="Only runs on this dataset; may be repeated.")
+@click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only runs in this state.")
 @json_option
-def list_runs(root: Path, as_json: bool) -> None:
-    """List the runs below a folder."""
+def list_runs(
+    root: Path,
+    sort: str,
+    methods: tuple[str, ...],
+    datasets: tuple[str, ...],
+    statuses: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """List the runs below a folder: what is running, interrupted or finished, and the settings that differ."""
     from fedl2g.runs.directory import find_runs
-    from fedl2g.runs.overview import as_text, overview
+    from fedl2g.runs.overview import as_text, chosen, overviews
 
     if not root.exists():
         raise SettingError(
             f"{root}: no such folder; name the folder that holds your runs, or start a run with `fedl2g run`"
         )
-    rows = [overview(run) for run in find_runs(root)]
+    wanted = {"method": methods, "dataset": datasets, "status": statuses}
+    rows = chosen(overviews(find_runs(root)), wanted, sort)
     if as_json:
         print_json(rows)
     else:
-        print_line(as_text(rows) if rows else f"no runs in {root}")
+        print_line(as_text(rows) if rows else f"no {'such ' if any(wanted.values()) else ''}runs in {root}")
 
 
 @click.command("show")
@@ -51,7 +67,11 @@ def show_run(directory: Path, trust: bool, as_json: bool) -> None:
     print_line(f"{directory}: {row['status']}, {row['rounds_done']} of {row['rounds']} rounds")
     if result is not None:
         print_tables(result_table(result))
+    elif row["status"] == "running" and row["best_accuracy"] is not None:
+        print_line(f"best accuracy so far {row['best_accuracy']:.2%}, round {row['best_round']}")
     elif row["best_accuracy"] is not None:
-        print_line(f"best accuracy so far {row['best_accuracy']:.2%}; continue with `fedl2g resume {directory}`")
+        print_line(
+            f"best accuracy so far {row['best_accuracy']:.2%}; continue with `fedl2g resume {quoted(directory)}`"
+        )
     print_tables(machine_table(environment))
     print_line(settings)

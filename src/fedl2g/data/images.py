@@ -35,7 +35,7 @@ def decode_images(files: Sequence[ImageFile], size: int) -> Iterator[Pixels]:
 
 def decode_image(name: str, read: Callable[[], bytes], size: int) -> Pixels:
     """Read one image file as (3, size, size)."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(read())) as image:
@@ -46,6 +46,8 @@ def decode_image(name: str, read: Callable[[], bytes], size: int) -> Pixels:
             return to_square(image.convert("RGB"), size)
     except DataError:
         raise
+    except UnidentifiedImageError as error:  # its message names the buffer, not the file
+        raise DataError(f"{name}: is not an image in a known format; replace or remove it") from error
     except Exception as error:  # decoders and archives raise errors of any kind on damaged bytes
         raise DataError(f"{name}: the image cannot be read ({error}); replace or remove it") from error
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from fedl2g.engines.states import Shapes, State, StateStore, client_file, client_files, shapes_of, stored_shapes
 from fedl2g.errors import PayloadError, RunError
-from fedl2g.files import reason_of
+from fedl2g.files import quoted, reason_of
 from fedl2g.methods.base import AnyClientHalf
 
 _MODULE_BYTES = 4096  # overhead of a module besides its tensors (measured: 3.3 to 3.8 KB in the small networks)
@@ -112,7 +112,9 @@ class Residency:
             place = self._scratch or tempfile.gettempdir()
             message = f"{place}: cannot {what} the state of a client: {reason_of(error)}"
             if self._scratch is not None:
-                message += f"; the last checkpoint is intact; {advice} with `fedl2g resume {self._scratch.parent}`"
+                message += (
+                    f"; the last checkpoint is intact; {advice} with `fedl2g resume {quoted(self._scratch.parent)}`"
+                )
             raise RunError(message) from error
 
     def state(self, client: int) -> State:

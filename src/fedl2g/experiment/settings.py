@@ -35,7 +35,9 @@ class Execution(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     engine: Annotated[str, AfterValidator(engines.check), engines] = Field(
-        "inline", description="Where clients live: in this process, in worker processes, or on Flower's nodes."
+        "inline",
+        description="Where clients live. inline: in this process; workers: in worker processes; flower: on Flower's "
+        "nodes.",
     )
     workers: int = Field(2, ge=1, le=1024, description="Worker processes of the `workers` engine, one thread each.")
     memory_mb: int | None = Field(

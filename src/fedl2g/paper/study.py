@@ -67,7 +67,12 @@ class Study:
 
     def save(self) -> None:
         """Write the user's choices to study.json."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingError(
+                f"--out: {self.folder} cannot be written ({reason_of(error)}); choose another folder"
+            ) from error
         values = {"scale": self.scale.name, "dataset_paths": self.dataset_paths, "settings": self.settings}
         write_text(self.folder / "study.json", json.dumps(values, indent=2))
 

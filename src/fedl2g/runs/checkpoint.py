@@ -21,7 +21,7 @@ import safetensors.torch
 
 from fedl2g.engines.states import State, client_file, read_state, write_state
 from fedl2g.errors import PayloadError, RunError
-from fedl2g.files import reason_of, remove_leftovers, replacing
+from fedl2g.files import quoted, reason_of, remove_leftovers, replacing
 
 if TYPE_CHECKING:
     from fedl2g.federation import Federation
@@ -148,7 +148,7 @@ def write_checkpoint(folder: Path, federation: Federation) -> Path:
     except (OSError, safetensors.SafetensorError, RunError) as error:
         raise RunError(
             f"{path}: the checkpoint cannot be written ({reason_of(error)}); earlier checkpoints are intact; make "
-            f"room, then continue with `fedl2g resume {folder.parent}`"
+            f"room, then continue with `fedl2g resume {quoted(folder.parent)}`"
         ) from error
     for old in checkpoints(folder)[:-_KEPT]:
         shutil.rmtree(old.path, ignore_errors=True)

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedl2g.errors import RunError
+from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment.identity import SITES
-from fedl2g.files import appearing, reason_of, write_text
-from fedl2g.references import loaded_plugins, references_in, require_trust
+from fedl2g.files import appearing, quoted, reason_of, write_text
+from fedl2g.references import load_plugin, loaded_plugins, references_in, require_trust
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.result import RunResult
 
@@ -33,6 +33,7 @@ _ABOUT_TYPES = {
     **dict.fromkeys(("method", "dataset", "partition", "models", "fingerprint", "dataset_fingerprint", "created"), str),
     **dict.fromkeys(("clients", "rounds", "seed"), int),
 }
+_A_MOMENT = 0.3  # seconds
 _log = logging.getLogger(__name__)
 
 
@@ -115,7 +116,9 @@ class RunDirectory:
 
     def _check(self) -> None:
         if not self.path.is_dir():
-            raise RunError(f"{self.path}: not a run directory (no such folder); `fedl2g list` shows the runs")
+            raise RunError(
+                f"{self.path}: not a run directory ({'a file' if self.path.exists() else 'no such folder'}); `fedl2g list` shows the runs"
+            )
         if not (self.path / "run.json").is_file():
             raise RunError(f"{self.path}: not a run directory (it has no run.json); `fedl2g list` shows the runs")
         self.about()
@@ -154,7 +157,25 @@ class RunDirectory:
         require_trust(references_in(settings), self.path, trust=self.trusted)
         from fedl2g.experiment import Experiment
 
+        try:
+            return Experiment(**settings)
+        except SettingError:
+            plugins = self._missing_plugins()
+            if not plugins:
+                raise
+        # What the settings name may be registered by a plugin of the run, which is code like any other.
+        require_trust(plugins, self.path, trust=self.trusted)
+        for plugin in plugins:
+            load_plugin(plugin)
         return Experiment(**settings)
+
+    def _missing_plugins(self) -> list[str]:
+        """The plugins that the run was started with and that are not loaded, from wherever they are now."""
+        stored = self.about().get("plugins", [])
+        if not isinstance(stored, list) or not all(isinstance(plugin, str) for plugin in stored):
+            raise RunError(f"{self.path / 'run.json'}: 'plugins' is not a list of names; restore the file from a copy")
+        loaded = {Path(plugin).name for plugin in loaded_plugins()}
+        return [plugin for plugin in stored if Path(plugin).name not in loaded]
 
     def environment(self) -> dict[str, Any]:
         """Versions, CPU and threads of the machine that started the run."""
@@ -205,7 +226,7 @@ class RunDirectory:
         except OSError as error:
             raise RunError(
                 f"{self.metrics}: cannot be written ({error.strerror}); the last checkpoint is intact; make room, then "
-                f"continue with `fedl2g resume {self.path}`"
+                f"continue with `fedl2g resume {quoted(self.path)}`"
             ) from error
 
     def result(self) -> RunResult | None:
@@ -228,7 +249,8 @@ class RunDirectory:
         """Lock the directory against other processes; waits up to `wait` seconds for the lock."""
         import filelock
 
-        lock = filelock.FileLock(self.path / "lock", timeout=wait)
+        # A little patience: `running` holds the lock for a moment.
+        lock = filelock.FileLock(self.path / "lock", timeout=max(wait, _A_MOMENT))
         try:
             lock.acquire()
         except filelock.Timeout as error:
@@ -243,6 +265,23 @@ class RunDirectory:
             yield
         finally:
             lock.release()
+
+    @property
+    def running(self) -> bool:
+        """Whether a process works on the run now: it holds the lock."""
+        import filelock
+
+        if not (self.path / "lock").is_file():
+            return False
+        lock = filelock.FileLock(self.path / "lock", timeout=0)
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            return True
+        except OSError:  # not ours to lock: a directory that cannot be written
+            return False
+        lock.release()
+        return False
 
     def _read_json(self, name: str) -> dict[str, Any]:
         try:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from fedl2g.engines.base import OpenEngine, WorkerLost, open_engine
 from fedl2g.errors import Diverged, FedL2GError, RunError
 from fedl2g.federation import Federation, Observer
-from fedl2g.files import remove_leftovers
+from fedl2g.files import quoted, remove_leftovers
 from fedl2g.methods.registry import get_method
 from fedl2g.process import one_thread, rare_garbage_collection
 from fedl2g.round.record import best_record
@@ -65,7 +65,7 @@ def execute(
         if stopped == StopOnInterrupt.REASON:
             raise Interrupted(
                 f"interrupted after round {federation.round}; a checkpoint was written; continue with "
-                f"`fedl2g resume {directory.path}`"
+                f"`fedl2g resume {quoted(directory.path)}`"
             )
         if stopped is not None:
             status = "stopped early"
@@ -109,5 +109,5 @@ def _run_with_restarts(federation: Federation, directory: RunDirectory) -> None:
             return
     raise RunError(
         f"{directory.path}: workers died {_MAX_RESTARTS} times; see the messages above, then continue with "
-        f"`fedl2g resume {directory.path}`"
+        f"`fedl2g resume {quoted(directory.path)}`"
     )
