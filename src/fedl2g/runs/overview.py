@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedl2g.round.record import best_record
+from fedl2g.round.record import chosen_on, selected_record, selection_of
 from fedl2g.runs.directory import RunDirectory
 
 
@@ -20,14 +20,16 @@ def overview(run: RunDirectory) -> dict[str, Any]:
             "rounds_done": result.rounds,
             "best_accuracy": result.best_accuracy,
             "best_round": result.best_round,
+            "selection": result.selection,
             "status": result.status,
         }
     history = run.history()
-    best = best_record(history)
+    best = selected_record(history)
     return row | {
         "rounds_done": history[-1].round if history else 0,
         "best_accuracy": best.accuracy.pooled if best and best.accuracy else None,
         "best_round": best.round if best else None,
+        "selection": selection_of(history),
         "status": "unfinished",
     }
 
@@ -41,4 +43,9 @@ def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
         about = [str(row[name]) for name in ("method", "dataset", "partition", "models", "clients", "seed")]
         lines.append((*about, done, best, row["status"], row["run"]))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    chosen = {row["selection"] for row in rows}
+    if len(chosen) == 1:
+        note = chosen_on(*chosen)
+    else:
+        note = "best round chosen on test data; on validation data where a run has any"
+    return "\n".join(["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines] + [f"best: {note}"])
