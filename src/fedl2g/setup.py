@@ -11,6 +11,7 @@ import torch
 
 from fedl2g.data import Dataset, Partition, load_dataset, make_partition
 from fedl2g.data.cache import open_whole
+from fedl2g.data.validation import hold_out
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.learning.client import Task
@@ -99,8 +100,8 @@ def load_data(experiment: Experiment, progress: Progress | None = None) -> Datas
 
 
 def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
-    """The partition of the dataset among the clients."""
-    return make_partition(
+    """The partition of the dataset among the clients, with their validation samples if the experiment has any."""
+    partition = make_partition(
         experiment.partition,
         dataset.labels,
         dataset.domains,
@@ -109,6 +110,20 @@ def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
         seed=experiment.seed,
         test_fraction=experiment.test_fraction,
     )
+    return with_validation(partition, experiment, dataset)
+
+
+def with_validation(partition: Partition, experiment: Experiment, dataset: Dataset) -> Partition:
+    """The partition with the validation samples that the experiment asks for, unless a user's file names them."""
+    fraction = experiment.validation_fraction
+    if partition.validation and not fraction:
+        raise SettingError(
+            f"validation_fraction: 0, but the partition {experiment.partition!r} names validation samples; set it "
+            "above 0 to choose the best round on them, or remove them from the file"
+        )
+    if partition.validation or not fraction:
+        return partition
+    return hold_out(partition, dataset.labels, fraction, experiment.seed)
 
 
 def settle_layout(experiment: Experiment, dataset: Dataset) -> Experiment:

@@ -59,7 +59,7 @@ def test_one_result_is_a_mean_without_deviation() -> None:
     evaluator.collect(RESULTS[:1])
     record = RoundRecord(0)
     evaluator.write(record, ())
-    assert record.accuracy == Accuracy(0.5, 0.5, 0.0, {0: 0.5}, {"head": 0.4})
+    assert record.accuracy == Accuracy(0.5, 0.5, 0.0, {0: 0.5}, {"head": 0.4}, {0: 10})
 
 
 def test_all_are_evaluated_or_a_sample_of_its_own_in_each_round() -> None:

@@ -52,6 +52,7 @@ def list_runs(
 @json_option
 def show_run(directory: Path, trust: bool, as_json: bool) -> None:
     """Show one run: result, machine and settings."""
+    from fedl2g.round.record import chosen_on
     from fedl2g.runs.directory import RunDirectory
     from fedl2g.runs.overview import overview
 
@@ -71,7 +72,8 @@ def show_run(directory: Path, trust: bool, as_json: bool) -> None:
         print_line(f"best accuracy so far {row['best_accuracy']:.2%}, round {row['best_round']}")
     elif row["best_accuracy"] is not None:
         print_line(
-            f"best accuracy so far {row['best_accuracy']:.2%}; continue with `fedl2g resume {quoted(directory)}`"
+            f"best accuracy so far {row['best_accuracy']:.2%} ({chosen_on(row['selection'])}); continue with "
+            f"`fedl2g resume {quoted(directory)}`"
         )
     print_tables(machine_table(environment))
     print_line(settings)

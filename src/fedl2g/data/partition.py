@@ -26,16 +26,18 @@ DIRICHLET_CUTS = 200_000
 DIRICHLET_SHUFFLED = 100_000_000
 """Bounds on the search for a feasible Dirichlet partition: seconds of work on any dataset, and 20,000 attempts on
 digits, which with 20 clients and beta 0.1 can need 4,000 (the paper's settings need one)."""
+_SIDES = ({"train", "test"}, {"train", "test", "validation"})
 LEAST_SAMPLES = 40
 """Minimum samples of a label-skewed client, so that its test quarter holds a batch of 10."""
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The samples of every client, as train and test index arrays into one dataset."""
+    """The samples of every client, as index arrays into one dataset."""
 
     train: tuple[Indices, ...]
     test: tuple[Indices, ...]
+    validation: tuple[Indices, ...] = ()  # empty: the best round is chosen on the test samples
 
     @property
     def clients(self) -> int:
@@ -44,36 +46,43 @@ class Partition:
 
     @property
     def sizes(self) -> Indices:
-        """The number of samples of each client, train and test together, (clients,)."""
-        return np.array([len(a) + len(b) for a, b in zip(self.train, self.test, strict=True)], dtype=np.int64)
+        """The number of samples of each client, (clients,)."""
+        return np.array([sum(map(len, held)) for held in zip(*self._sides.values(), strict=True)], dtype=np.int64)
+
+    @property
+    def _sides(self) -> dict[str, tuple[Indices, ...]]:
+        sides = {"train": self.train, "test": self.test}
+        return {**sides, "validation": self.validation} if self.validation else sides
 
     def counts(self, labels: NDArray[Any], classes: int) -> Indices:
         """The number of samples per client and class, (clients, classes)."""
         table = np.zeros((self.clients, classes), dtype=np.int64)
-        for row, held in enumerate(zip(self.train, self.test, strict=True)):
+        for row, held in enumerate(zip(*self._sides.values(), strict=True)):
             table[row] = np.bincount(labels[np.concatenate(held)], minlength=classes)
         return table
 
     def to_json(self) -> str:
         """The partition as text; `from_json` and the `file:` partition read it back."""
-        sides = {"train": [a.tolist() for a in self.train], "test": [a.tolist() for a in self.test]}
+        sides = {name: [indices.tolist() for indices in side] for name, side in self._sides.items()}
         return json.dumps(sides, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Partition:
         """Read a partition written by `to_json`."""
         found = _parse_json(text, "partition: the JSON")
-        if not isinstance(found, dict) or set(found) != {"train", "test"}:
+        if not isinstance(found, dict) or set(found) not in _SIDES:
             raise DataError(
-                'partition: the JSON has the wrong form; expected an object with the keys "train" and "test"'
+                'partition: the JSON has the wrong form; expected an object with the keys "train" and "test" (and '
+                'perhaps "validation")'
             )
-        return _two_sided(found, "partition: the JSON")
+        return _split_already(found, "partition: the JSON")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Partition):
             return NotImplemented
-        return self.clients == other.clients and all(
-            np.array_equal(a, b) for a, b in zip(self.train + self.test, other.train + other.test, strict=True)
+        ours, theirs = self.train + self.test + self.validation, other.train + other.test + other.validation
+        return (self.clients, len(ours)) == (other.clients, len(theirs)) and all(
+            np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True)
         )
 
     __hash__ = None  # type: ignore[assignment]  # arrays do not hash
@@ -250,9 +259,9 @@ def _read_file(path: Path, *, total: int, clients: int) -> Partition | list[Indi
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{name} cannot be read ({error}); check the path after 'file:'") from error
     given: Partition | list[Indices]
-    if isinstance(found, dict) and set(found) == {"train", "test"}:
-        given = _two_sided(found, name)
-        arrays = given.train + given.test
+    if isinstance(found, dict) and set(found) in _SIDES:
+        given = _split_already(found, name)
+        arrays = given.train + given.test + given.validation
         count = given.clients
     else:
         given = _index_lists(_client_lists(found, name), name)
@@ -283,17 +292,20 @@ def _client_lists(found: Any, name: str) -> list[Any]:
     )
 
 
-def _two_sided(found: dict[str, Any], name: str) -> Partition:
-    train = tuple(_index_lists(found["train"], name))
-    test = tuple(_index_lists(found["test"], name))
-    if len(train) != len(test):
-        raise DataError(f"{name} has {len(train)} train lists but {len(test)} test lists; give one of each per client")
-    for client, (a, b) in enumerate(zip(train, test, strict=True)):
-        if not len(a) or not len(b):
+def _split_already(found: dict[str, Any], name: str) -> Partition:
+    sides = {side: tuple(_index_lists(found[side], name)) for side in ("train", "test", "validation") if side in found}
+    train = sides["train"]
+    for side, lists in sides.items():
+        if len(lists) != len(train):
             raise DataError(
-                f"{name} leaves client {client} without train or test samples; give it at least one of each"
+                f"{name} has {len(train)} train lists but {len(lists)} {side} lists; give one of each per client"
             )
-    return Partition(train, test)
+    for client, held in enumerate(zip(*sides.values(), strict=True)):
+        if not all(map(len, held)):
+            raise DataError(
+                f"{name} leaves client {client} without {' or '.join(sides)} samples; give it at least one of each"
+            )
+    return Partition(**sides)
 
 
 def _index_lists(found: Any, name: str) -> list[Indices]:

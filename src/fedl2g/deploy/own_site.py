@@ -16,7 +16,7 @@ from fedl2g.experiment import Experiment
 from fedl2g.files import reason_of, write_text
 from fedl2g.learning.devices import resolve_device
 from fedl2g.references import is_reference
-from fedl2g.setup import Setup
+from fedl2g.setup import Setup, with_validation
 
 
 def make_node(file: SiteFile, request: Request) -> Node:
@@ -76,7 +76,7 @@ def renumber(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
 
 
 def own_site(file: SiteFile, experiment: Experiment, dataset: Dataset) -> Setup:
-    """The setup of a site: its client holds all of its data, split here into train and test."""
+    """The setup of a site: its client holds all of its data, split here into train, test and validation samples."""
     split = make_partition(
         f"file:{file.path(file.split)}" if file.split else "iid",
         dataset.labels,
@@ -91,5 +91,6 @@ def own_site(file: SiteFile, experiment: Experiment, dataset: Dataset) -> Setup:
     partition = Partition(
         tuple(part.train[0] if part else empty for part in held),
         tuple(part.test[0] if part else empty for part in held),
+        tuple(part.validation[0] if part else empty for part in held) if split.validation else (),
     )
-    return Setup(experiment, dataset, partition, models=(file.model,))
+    return Setup(experiment, dataset, with_validation(partition, experiment, dataset), models=(file.model,))

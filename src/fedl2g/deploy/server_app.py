@@ -20,6 +20,7 @@ from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.engines.flower.engine import GridEngine
 from fedl2g.engines.flower.terms import Terms
 from fedl2g.errors import FedL2GError, RunError, SettingError
+from fedl2g.round.record import chosen_on
 from fedl2g.runs.runner import run_site
 from fedl2g.setup import Setup
 
@@ -53,7 +54,8 @@ def run(grid: Grid, experiment: Path, out: Path) -> None:
     try:
         with _stop_on_sigint(), _report_lost_link(setup.experiment.execution.link_seconds):
             result = run_site(setup, out, open_grid)
-        _log.info("the run is finished: best accuracy %.4f in round %d", result.best_accuracy, result.best_round)
+        best, chosen = result.best_accuracy, chosen_on(result.selection)
+        _log.info("the run is finished: best accuracy %.4f in round %d (%s)", best, result.best_round, chosen)
     except FedL2GError as error:
         _log.error("the run stopped: %s", error)
         raise

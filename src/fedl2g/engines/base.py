@@ -16,12 +16,16 @@ from fedl2g.setup import Setup
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The accuracy of one client on its own test set, as counts."""
+    """How well one client predicts its own test and validation samples; counts by class never leave the client."""
 
     client: int
     samples: int
     correct: int
     others: dict[str, int]  # correct predictions of the method's additional predictors, by name
+    balanced_accuracy: float | None = None
+    macro_f1: float | None = None
+    validation_samples: int = 0  # 0: the experiment has no validation samples
+    validation_correct: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Engine(Protocol):
         """
 
     def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation | Rejected]:
-        """Evaluate clients on their own test sets, in the given order; unreachable clients are left out."""
+        """Evaluate clients on their own test and validation sets, in the given order; without the unreachable ones."""
 
     def save(self, directory: Path) -> None:
         """Write the state of every client that has changed since it was built to the directory."""

@@ -19,6 +19,7 @@ from fedl2g.engines.states import State, StateStore
 from fedl2g.learning.client import Client
 from fedl2g.learning.devices import synchronizer
 from fedl2g.learning.profiling import OTHER, watch
+from fedl2g.learning.scores import balanced_accuracy_and_f1
 from fedl2g.learning.training import ImageView
 from fedl2g.methods.base import AnyClientHalf, Reply, Report
 from fedl2g.methods.registry import get_method
@@ -79,23 +80,23 @@ class Host:
         self.clients.expect([client for client in clients if client not in self._evaluations])
 
     def _build(self, client: int) -> AnyClientHalf:
-        architecture = self.setup.architecture(client)
+        architecture, partition = self.setup.architecture(client), self.setup.partition
         # Always a new network, never a recycled one: a method's half may keep references to its initial tensors.
         model = self.task.build(architecture, "init", client)
         if self.device.type != "cpu":
             model = model.to(self.device)
-        train, test = (
+        train, test, validation = (
             ImageView(
                 self.images,
                 self.labels,
-                torch.as_tensor(part[client]),
+                torch.as_tensor(part[client], dtype=torch.int64),
                 device=self.device,
                 dtype=self.task.dtype,
                 layout=self.task.layout(architecture),
             )
-            for part in (self.setup.partition.train, self.setup.partition.test)
+            for part in (partition.train, partition.test, partition.validation or ((),) * partition.clients)
         )
-        built = Client(client, self.task, model, train, test)
+        built = Client(client, self.task, model, train, test, validation)
         self.stages.prepare(built)
         return self.method.client(self.setup.experiment.method, built)
 
@@ -123,7 +124,7 @@ class Host:
         return self.method.traits.codec.decode(payload, half.expected())
 
     def evaluate(self, client: int, payload: Payload) -> Evaluation:
-        """Evaluate one client on its own test set, or return its cached evaluation."""
+        """Evaluate one client on its own test and validation sets, or return its cached evaluation."""
         if client in self._evaluations:
             return self._evaluations[client]
         half = self.half(client)
@@ -131,15 +132,27 @@ class Host:
             half.check(payload)
             half.receive(payload)
         half.model.eval()
-        correct = torch.zeros((), dtype=torch.int64, device=self.device)
         others: dict[str, Tensor] = {}
+        labels, predicted = [], []
         with torch.no_grad():
             for x, y in half.client.test_set.batches(EVALUATION_BATCH):
-                correct += (half.predict(x).argmax(1) == y).sum()
+                labels.append(y)
+                predicted.append(half.predict(x).argmax(1))
                 for name, scores in half.other_predictions(x).items():
-                    others[name] = others.get(name, torch.zeros_like(correct)) + (scores.argmax(1) == y).sum()
+                    others[name] = others.get(name, torch.zeros_like(y[0])) + (scores.argmax(1) == y).sum()
+            held = half.client.validation_set
+            right = [(half.predict(x).argmax(1) == y).sum() for x, y in held.batches(EVALUATION_BATCH)] if held else []
+        truth, guesses = torch.cat(labels).cpu(), torch.cat(predicted).cpu()
+        balanced, macro_f1 = balanced_accuracy_and_f1(truth, guesses)
         result = Evaluation(
-            client, len(half.client.test_set), int(correct), {name: int(count) for name, count in others.items()}
+            client,
+            len(truth),
+            int((truth == guesses).sum()),
+            {name: int(count) for name, count in others.items()},
+            balanced,
+            macro_f1,
+            len(held),
+            sum(map(int, right)),
         )
         self._evaluations.add(result)
         self.clients.measure(client, "evaluated")

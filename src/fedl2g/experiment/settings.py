@@ -77,6 +77,13 @@ class Experiment(BaseModel):
         description="How samples go to clients: iid, dirichlet:BETA, pathological:CLASSES, domain, or file:PATH.",
     )
     test_fraction: float = Field(0.25, gt=0, lt=1, description="Share of each client's samples kept for testing.")
+    validation_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of each client's train samples kept for validation (at least one): they choose the best "
+        "round, the early stop and the kept model. 0: the test samples choose, as in the paper.",
+    )
     models: str = Field(
         "small", description="A model group, or architectures separated by commas; client i gets number i mod count."
     )
@@ -218,6 +225,8 @@ class Experiment(BaseModel):
         settings = {**self.model_dump(mode="json"), "sampler": self.sampler_name}
         if self.layout != "auto":  # resolved, so that a changed table gives another fingerprint
             settings["layout"] = sorted(self.channels_last)
+        if not self.validation_fraction:  # so that runs from before this setting can go on
+            del settings["validation_fraction"]
         return identity.fingerprint(settings)
 
     def to_toml(self) -> str:

@@ -26,7 +26,7 @@ from fedl2g.methods.base import Reply, Vectors
 from fedl2g.methods.registry import get_method, method_names
 from fedl2g.payload import PRESENT, Payload
 from fedl2g.process import one_thread
-from fedl2g.round.record import MB, best_record
+from fedl2g.round.record import MB, Selection, selected_record, selection_of
 from fedl2g.setup import Progress, Setup, prepare
 
 
@@ -35,13 +35,14 @@ class Leak:
     """The result of a probe, with the accuracy of the method."""
 
     method: str
-    accuracy: float  # best pooled test accuracy
+    accuracy: float  # pooled test accuracy in the best round
     rounds: int
     one_round: float  # AUC from one round's upload, mean over rounds and clients
     all_rounds: float  # AUC from all uploads of a client together
     up_mb_per_round: float
     epsilon: float | None  # spent; None without a privacy guarantee
     samples: float | None  # AUC of sample membership, mean over rows; None if it cannot be probed
+    selection: Selection = "test"  # the samples that chose the best round
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -75,7 +76,7 @@ def probe(experiment: Experiment, observers: Sequence[Observer] = (), *, progres
         federation.run()
     finally:
         engine.close()
-    best = best_record(federation.history)
+    best = selected_record(federation.history)
     assert best is not None
     assert best.accuracy is not None
     rounds = federation.history[1:]
@@ -87,6 +88,7 @@ def probe(experiment: Experiment, observers: Sequence[Observer] = (), *, progres
         statistics.fmean(r.up_bytes for r in rounds) / MB if rounds else 0.0,
         rounds[-1].privacy.get("epsilon") if rounds else None,
         statistics.fmean(engine.sample_areas) if engine.sample_areas else None,
+        selection_of(federation.history),
     )
 
 

@@ -57,14 +57,23 @@ class Task:
 
 
 class Client:
-    """One participant: its network, its train and test samples, and its training."""
+    """One participant: its network, its train, test and validation samples, and its training."""
 
-    def __init__(self, id: int, task: Task, model: SplitModel, train_set: ImageView, test_set: ImageView) -> None:
+    def __init__(
+        self,
+        id: int,
+        task: Task,
+        model: SplitModel,
+        train_set: ImageView,
+        test_set: ImageView,
+        validation_set: ImageView | None = None,
+    ) -> None:
         self.id = id
         self.task = task
         self.model = model
         self.train_set = train_set
         self.test_set = test_set
+        self.validation_set = train_set.subset(torch.arange(0)) if validation_set is None else validation_set
 
     @property
     def device(self) -> torch.device:

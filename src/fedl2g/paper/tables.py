@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedl2g.paper.catalog import Cell, Column, PaperExperiment
 from fedl2g.paper.study import Study
+from fedl2g.round.record import chosen_on
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -205,7 +206,7 @@ def provenance(experiment: PaperExperiment, study: Study, tables: Sequence[Sheet
         run = study.run_of(cell)
         if run is not None:
             commits.add(str(run.environment().get("commit") or f"fedl2g {run.environment().get('fedl2g')}"))
-    lines = [f"Scale: {study.scale.name} ({study.scale.summary})."]
+    lines = [f"Scale: {study.scale.name} ({study.scale.summary}). Accuracies: {chosen_on('test')}."]
     if study.scale.name != "full":
         lines.append(
             "NOT a reproduction of the paper's numbers: the setting differs, so the difference column compares two "

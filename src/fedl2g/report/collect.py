@@ -16,7 +16,7 @@ from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import default_settings, flat
 from fedl2g.experiment.files import written_out
 from fedl2g.experiment.identity import belongs, sampler_in_use
-from fedl2g.round.record import MB, RoundRecord, best_record
+from fedl2g.round.record import MB, RoundRecord, selected_record
 from fedl2g.runs.directory import RunDirectory, find_runs
 
 if TYPE_CHECKING:
@@ -168,6 +168,12 @@ def accuracy_series(history: Iterable[RoundRecord]) -> dict[int, float]:
     return {r.round: r.accuracy.pooled for r in history if r.accuracy is not None}
 
 
+def best_accuracy(run: Run) -> float:
+    """Pooled test accuracy in the best round; NaN before the first evaluation."""
+    best = selected_record(run.history)
+    return float("nan") if best is None or best.accuracy is None else best.accuracy.pooled
+
+
 def loss_series(history: Iterable[RoundRecord]) -> dict[int, float]:
     """Original local loss (cross entropy alone) by round."""
     return {r.round: r.loss for r in history if r.loss is not None}
@@ -247,7 +253,7 @@ def cost(run: Run) -> dict[str, float | None]:
 
 def client_spread(run: Run) -> dict[str, Any] | None:
     """Every client's accuracy in the best round."""
-    best = best_record(run.history)
+    best = selected_record(run.history)
     if best is None or best.accuracy is None:
         return None
     return {

@@ -24,6 +24,7 @@ from fedl2g.report.collect import (
     Run,
     accuracy_series,
     band,
+    best_accuracy,
     client_spread,
     cost,
     diverged_round,
@@ -35,6 +36,7 @@ from fedl2g.report.collect import (
     read_runs,
     spent_megabytes,
 )
+from fedl2g.round.record import chosen_on, selection_of
 
 if TYPE_CHECKING:
     from fedl2g.methods.base import Traits
@@ -87,6 +89,7 @@ def collect_report(
         "title": title or f"{len(groups)} {'methods' if len(groups) != 1 else 'method'} on {', '.join(datasets)}",
         "made": {"fedl2g": fedl2g.__version__, "at": time.strftime("%Y-%m-%d %H:%M %Z").strip(), "runs": len(runs)},
         "notes": list(notes),
+        "selection": ", ".join(sorted({chosen_on(selection_of(run.history)) for run in runs})),
         "groups": [_group(group) for group in groups],
         "byte_notes": _byte_notes(groups),
         "increase": loss_increase(groups),
@@ -101,7 +104,7 @@ def collect_report(
 def _group(group: Group) -> dict[str, Any]:
     costs = [cost(run) for run in group.runs]
     results = [run.directory.result() for run in group.runs]
-    best = [max(accuracy_series(run.history).values(), default=float("nan")) for run in group.runs]
+    best = [best_accuracy(run) for run in group.runs]
     last = [list(accuracy_series(run.history).values() or [float("nan")])[-1] for run in group.runs]
     return {
         "label": group.label,
@@ -271,7 +274,7 @@ def render(content: dict[str, Any]) -> str:
         "@TITLE@": html.escape(str(content["title"])),
         "@HASH@": allowed,
         "@STYLE@": style,
-        "@TABLE@": _table(content),
+        "@TABLE@": f"<caption>{html.escape(content['selection'])}</caption>{_table(content)}",
         "@PRESENCE@": _pictures(content.get("presence", [])),
         "@DATA@": embed_json({name: values for name, values in content.items() if name != "presence"}),
         "@SCRIPT@": script,

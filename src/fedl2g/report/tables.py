@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from fedl2g.round.record import RoundRecord
+from fedl2g.round.record import RoundRecord, chosen_on
 from fedl2g.runs.result import RunResult, aggregate, other_predictors
 
 if TYPE_CHECKING:
@@ -38,7 +38,10 @@ def comparison_table(results: Mapping[str, Sequence[RunResult]]) -> Table:
         )
         for name in other_predictors(results[label]):
             table.add_row(f"  its {name}", _percent(*row[f"{name}_accuracy"]))
-    table.caption = "MB and seconds are per round, summed over participants; 'at round' is where the best was reached"
+    table.caption = (
+        f"{_selections(results.values())}; MB and seconds are per round, summed over participants; 'at round' is where "
+        "the best was reached"
+    )
     return table
 
 
@@ -50,7 +53,8 @@ def result_table(result: RunResult) -> Table:
     for name, value in {
         "method": result.method,
         "rounds": f"{result.rounds} ({result.status})",
-        "best accuracy": f"{result.best_accuracy:.2%} (round {result.best_round})",
+        "best accuracy": f"{result.best_accuracy:.2%} (round {result.best_round}; {chosen_on(result.selection)})",
+        **_further_scores(result),
         "last accuracy": f"{result.last_accuracy:.2%}",
         "client accuracy": f"{result.mean_client_accuracy:.2%} ± {result.std_client_accuracy:.2%} (best round)",
         **{f"{name} accuracy": f"{value:.2%} (best round)" for name, value in result.other_accuracies.items()},
@@ -90,7 +94,8 @@ def machine_table(environment: Mapping[str, Any]) -> Table:
 def leak_table(leaks: Iterable[Leak]) -> Table:
     """A row per method: its leakage and its accuracy."""
     table = Table("method", "best accuracy", "AUC, one round", "AUC, all rounds", "AUC, samples", "up MB", "epsilon")
-    for leak in leaks:
+    shown = list(leaks)
+    for leak in shown:
         table.add_row(
             leak.method,
             f"{leak.accuracy:.2%}",
@@ -102,9 +107,24 @@ def leak_table(leaks: Iterable[Leak]) -> Table:
         )
     table.caption = (
         "AUC of guessing a client's classes from its uploads, and of guessing, with its network, whether a sample was "
-        "in an upload: 1 is certainty, 0.5 is guessing"
+        "in an upload: 1 is certainty, 0.5 is guessing; "
+        + ", ".join(sorted({chosen_on(one.selection) for one in shown}))
     )
     return table
+
+
+def _further_scores(result: RunResult) -> dict[str, str]:
+    scores = {
+        "validation accuracy": result.validation_accuracy,
+        "balanced accuracy": result.balanced_accuracy,
+        "macro F1": result.macro_f1,
+    }
+    return {name: f"{value:.2%} (best round)" for name, value in scores.items() if value is not None}
+
+
+def _selections(results: Iterable[Sequence[RunResult]]) -> str:
+    """How the best rounds of these results were chosen."""
+    return ", ".join(sorted({chosen_on(result.selection) for found in results for result in found}))
 
 
 def _guarantee(result: RunResult) -> dict[str, str]:

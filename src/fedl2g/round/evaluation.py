@@ -64,10 +64,19 @@ def pooled_accuracy(evaluations: Sequence[Evaluation], groups: Mapping[str, froz
         group = [e for e in evaluations if e.client in members]
         if group:
             others[name] = sum(e.correct for e in group) / sum(e.samples for e in group)
+    held = sum(e.validation_samples for e in evaluations)
+    balanced = {e.client: e.balanced_accuracy for e in evaluations if e.balanced_accuracy is not None}
+    macro_f1 = {e.client: e.macro_f1 for e in evaluations if e.macro_f1 is not None}
     return Accuracy(
         pooled=sum(e.correct for e in evaluations) / samples,
         mean=statistics.fmean(clients.values()),
         std=statistics.pstdev(clients.values()),
         clients=clients,
         others=others,
+        samples={e.client: e.samples for e in evaluations},
+        validation=sum(e.validation_correct for e in evaluations) / held if held else None,
+        balanced=statistics.fmean(balanced.values()) if balanced else None,
+        macro_f1=statistics.fmean(macro_f1.values()) if macro_f1 else None,
+        balanced_clients={client: round(value, 4) for client, value in balanced.items()},
+        macro_f1_clients={client: round(value, 4) for client, value in macro_f1.items()},
     )

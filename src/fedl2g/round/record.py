@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from pydantic import ConfigDict, TypeAdapter
 
 MB = 2**20
+Selection = Literal["validation", "test"]
 
 _STRICT: ConfigDict = {"extra": "forbid", "allow_inf_nan": False}  # records are read back from files
 
@@ -26,6 +27,17 @@ class Accuracy:
     std: float
     clients: dict[int, float]
     others: dict[str, float] = field(default_factory=dict)  # pooled accuracy of a method's further predictors
+    samples: dict[int, int] = field(default_factory=dict)  # test samples of each client
+    validation: float | None = None  # correct / samples over all clients' validation samples; None without any
+    balanced: float | None = None  # balanced accuracy, mean over clients
+    macro_f1: float | None = None  # macro-averaged F1, mean over clients
+    balanced_clients: dict[int, float] = field(default_factory=dict)  # of each client, four decimals
+    macro_f1_clients: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def deciding(self) -> float:
+        """The number by which the best round is chosen: validation accuracy if there is one, else test accuracy."""
+        return self.pooled if self.validation is None else self.validation
 
 
 @dataclass
@@ -66,10 +78,24 @@ class RoundRecord:
         return record
 
 
-def best_record(history: Sequence[RoundRecord]) -> RoundRecord | None:
-    """The first record with the highest pooled accuracy."""
+def selected_record(history: Sequence[RoundRecord]) -> RoundRecord | None:
+    """The record of the best round: the first with the highest validation accuracy, or test accuracy without one.
+
+    The only function that chooses a round: for results, early stopping and the kept model.
+    """
     evaluated = [record for record in history if record.accuracy is not None]
-    return max(evaluated, key=lambda r: r.accuracy.pooled if r.accuracy else 0.0, default=None)
+    return max(evaluated, key=lambda r: r.accuracy.deciding if r.accuracy else 0.0, default=None)
+
+
+def selection_of(history: Sequence[RoundRecord]) -> Selection:
+    """The samples on which the best round of this history is chosen."""
+    found = any(r.accuracy is not None and r.accuracy.validation is not None for r in history)
+    return "validation" if found else "test"
+
+
+def chosen_on(selection: Selection) -> str:
+    """How the best round was chosen, in words for tables and pages."""
+    return f"best round chosen on {selection} data"
 
 
 @functools.cache

@@ -92,6 +92,7 @@ class Comparison:
         """The comparison as JSON values: per method the mean, the standard deviation and every run."""
         return {
             "directory": str(self.directory),
+            "selection": sorted({result.selection for found in self.results.values() for result in found}),
             "methods": {
                 label: {
                     **{name: {"mean": mean, "std": std} for name, (mean, std) in aggregate(found).items()},

@@ -12,7 +12,7 @@ from fedl2g.federation import Federation, Observer
 from fedl2g.files import quoted, remove_leftovers
 from fedl2g.methods.registry import get_method
 from fedl2g.process import one_thread, rare_garbage_collection
-from fedl2g.round.record import best_record
+from fedl2g.round.record import selected_record
 from fedl2g.runs.checkpoint import restore_checkpoint
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.observers import Checkpointer, EarlyStop, MetricsWriter, StopOnInterrupt
@@ -75,7 +75,7 @@ def execute(
         interrupt.close()
         engine.close()
         shutil.rmtree(scratch, ignore_errors=True)
-    if best_record(federation.history) is None:
+    if selected_record(federation.history) is None:
         raise RunError(
             f"{directory.path}: the run ended before its first evaluation and has no result ({reason}); check the "
             "initial networks and the method's settings, then start again with another --out"

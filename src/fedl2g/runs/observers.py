@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 from fedl2g.federation import Federation, Observer
-from fedl2g.round.record import RoundRecord, best_record
+from fedl2g.round.record import RoundRecord, selected_record
 from fedl2g.runs.checkpoint import write_checkpoint
 from fedl2g.runs.directory import RunDirectory
 
@@ -42,7 +42,7 @@ class EarlyStop(Observer):
         self._check(federation)
 
     def _check(self, federation: Federation) -> None:
-        best = best_record(federation.history)
+        best = selected_record(federation.history)
         if not self.patience or best is None:
             return
         since = sum(record.accuracy is not None and record.round > best.round for record in federation.history)

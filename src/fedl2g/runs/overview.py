@@ -7,7 +7,7 @@ from typing import Any
 
 from fedl2g.errors import RunError
 from fedl2g.experiment import flat
-from fedl2g.round.record import best_record
+from fedl2g.round.record import chosen_on, selected_record, selection_of
 from fedl2g.runs.directory import RunDirectory
 
 _ABOUT = ("method", "dataset", "partition", "models", "clients", "seed", "rounds")
@@ -26,14 +26,16 @@ def overview(run: RunDirectory) -> dict[str, Any]:
             "rounds_done": result.rounds,
             "best_accuracy": result.best_accuracy,
             "best_round": result.best_round,
+            "selection": result.selection,
             "status": result.status,
         }
     history = run.history()
-    best = best_record(history)
+    best = selected_record(history)
     return row | {
         "rounds_done": history[-1].round if history else 0,
         "best_accuracy": best.accuracy.pooled if best and best.accuracy else None,
         "best_round": best.round if best else None,
+        "selection": selection_of(history),
         "status": "running" if run.running else "interrupted",
     }
 
@@ -47,7 +49,7 @@ def overviews(runs: Iterable[RunDirectory]) -> list[dict[str, Any]]:
             rows.append(overview(run))
             settings.append(flat(run.settings()))
         except RunError as error:
-            nothing = dict.fromkeys((*_ABOUT, "created", "rounds_done", "best_accuracy", "best_round"))
+            nothing = dict.fromkeys((*_ABOUT, "created", "rounds_done", "best_accuracy", "best_round", "selection"))
             del rows[len(settings) :]  # the overview was readable, the settings are not
             rows.append({**nothing, "run": str(run.path), "status": "damaged", "problem": str(error)})
             settings.append({})
@@ -108,4 +110,11 @@ def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
     kept = [column for column in zip(*lines, strict=True) if column[0] != "differs in" or any(column[1:])]
     widths = [max(map(len, column)) for column in kept]
     shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in zip(*kept, strict=True)]
-    return "\n".join(shown + [str(row["problem"]) for row in rows if row["status"] == "damaged"])
+    return "\n".join(shown + [f"best: {_how_chosen(rows)}"] + [str(row["problem"]) for row in rows if row["status"] == "damaged"])
+
+
+def _how_chosen(rows: Sequence[Mapping[str, Any]]) -> str:
+    selections = {row["selection"] for row in rows if row["selection"] is not None}
+    if len(selections) == 1:
+        return chosen_on(*selections)
+    return "best round chosen on test data; on validation data where a run has any"

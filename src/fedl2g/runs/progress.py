@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedl2g.federation import Federation, Observer
-from fedl2g.round.record import MB, RoundRecord, best_record
+from fedl2g.round.record import MB, RoundRecord, selected_record
 from fedl2g.runs.console import PLAIN_EVERY_SECONDS, working
 
 
@@ -90,11 +90,12 @@ class RoundProgress(Observer):
             )
 
     def _status(self, federation: Federation) -> str:
-        best = best_record(federation.history)
+        best = selected_record(federation.history)
         latest = federation.history[-1].accuracy
         parts = [f"accuracy {latest.pooled:.4f}"] if latest is not None else []
         if best is not None and best.accuracy is not None:
-            parts.append(f"best {best.accuracy.pooled:.4f} (round {best.round})")
+            by = "" if best.accuracy.validation is None else f" (validation {best.accuracy.validation:.4f})"
+            parts.append(f"best {best.accuracy.pooled:.4f}{by} (round {best.round})")
         if (loss := federation.history[-1].loss) is not None:
             parts.append(f"loss {loss:.4f}")
         if (spent := federation.history[-1].privacy.get("epsilon")) is not None:

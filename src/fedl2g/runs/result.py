@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from fedl2g.round.record import MB, RoundRecord, best_record
+from fedl2g.round.record import MB, RoundRecord, Selection, selected_record, selection_of
 
 Status = Literal["finished", "stopped early", "diverged"]
 
@@ -23,7 +23,7 @@ class RunResult:
     seed: int
     status: Status
     rounds: int  # rounds that were run
-    best_accuracy: float
+    best_accuracy: float  # on the test samples, in the best round
     best_round: int
     last_accuracy: float
     mean_client_accuracy: float  # mean over clients in the best round
@@ -38,6 +38,11 @@ class RunResult:
     epsilon: float | None = None  # spent in total; None without a privacy guarantee
     delta: float | None = None
     refused: int = 0  # replies that were refused, over all rounds
+    selection: Selection = "test"  # the samples that chose the best round
+    test_accuracy: float | None = None  # in the best round; equal to `best_accuracy`
+    validation_accuracy: float | None = None  # in the best round; None without validation samples
+    balanced_accuracy: float | None = None  # in the best round, mean over clients
+    macro_f1: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` reads them back."""
@@ -54,13 +59,13 @@ class RunResult:
         wrong = [name for name, value in values.items() if name not in kinds or not _fits(value, kinds[name])]
         if missing or wrong:
             raise ValueError(f"{(missing + wrong)[0]!r} is missing, unknown or of the wrong type")
-        return cls(**values)
+        return cls(**{"test_accuracy": values["best_accuracy"], **values})
 
 
 def summarize(history: Sequence[RoundRecord], *, method: str, seed: int, status: Status, run: str) -> RunResult:
     """The result of a run with this history."""
     evaluated = [record.accuracy for record in history if record.accuracy is not None]
-    best = best_record(history)
+    best = selected_record(history)
     if best is None or best.accuracy is None:
         raise ValueError("a run without any evaluation has no result")
     rounds = [record for record in history if record.round > 0]
@@ -89,6 +94,11 @@ def summarize(history: Sequence[RoundRecord], *, method: str, seed: int, status:
         epsilon=rounds[-1].privacy.get("epsilon") if rounds else None,
         delta=rounds[-1].privacy.get("delta") if rounds else None,
         refused=sum(len(r.refused) for r in rounds),
+        selection=selection_of(history),
+        test_accuracy=best.accuracy.pooled,
+        validation_accuracy=best.accuracy.validation,
+        balanced_accuracy=best.accuracy.balanced,
+        macro_f1=best.accuracy.macro_f1,
     )
 
 

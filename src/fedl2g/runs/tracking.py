@@ -52,6 +52,8 @@ def scalars(record: RoundRecord) -> dict[str, float]:
     if (accuracy := record.accuracy) is not None:
         values |= {"accuracy/pooled": accuracy.pooled, "accuracy/mean": accuracy.mean, "accuracy/std": accuracy.std}
         values |= {f"accuracy/{name}": value for name, value in accuracy.others.items()}
+        values |= {"accuracy/validation": accuracy.validation, "accuracy/balanced": accuracy.balanced}
+        values["accuracy/macro_f1"] = accuracy.macro_f1
     return {name: float(value) for name, value in values.items() if value is not None}
 
 

@@ -72,7 +72,8 @@ class GridEngine:
         round = self.round
 
         def read(client: int, records: RecordDict) -> Evaluation:
-            return messages.unpack_evaluation(records, client=client, run=self.run, round=round)
+            validated = self.setup.experiment.validation_fraction > 0
+            return messages.unpack_evaluation(records, client=client, run=self.run, round=round, validated=validated)
 
         content = self._pack(round, payload if self.traits.predicts_with_broadcast else {})
         asked = [client for client in clients if client not in found]

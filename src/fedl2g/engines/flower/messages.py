@@ -128,29 +128,58 @@ def unpack_reply(records: RecordDict, *, client: int, run: str, round: int, limi
 def pack_evaluation(run: str, round: int, evaluation: Evaluation) -> RecordDict:
     """Convert a client's answer to an evaluation request to Flower records."""
     counts = {"samples": evaluation.samples, "correct": evaluation.correct}
+    if evaluation.validation_samples:
+        counts["validation-samples"] = evaluation.validation_samples
+        counts["validation-correct"] = evaluation.validation_correct
+    scores = {"balanced-accuracy": evaluation.balanced_accuracy, "macro-f1": evaluation.macro_f1}
     about = ConfigRecord({"run": run, "round": round, "client": evaluation.client})
     return RecordDict(
-        {"about": about, "counts": MetricRecord(dict(counts)), "others": MetricRecord(dict(evaluation.others))}
+        {
+            "about": about,
+            "counts": MetricRecord(dict(counts)),
+            "scores": MetricRecord({name: value for name, value in scores.items() if value is not None}),
+            "others": MetricRecord(dict(evaluation.others)),
+        }
     )
 
 
-def unpack_evaluation(records: RecordDict, *, client: int, run: str, round: int) -> Evaluation:
-    """Read the answer to an evaluation request; raises PayloadError for a malformed or mismatched one."""
+def unpack_evaluation(records: RecordDict, *, client: int, run: str, round: int, validated: bool = False) -> Evaluation:
+    """Read the answer to an evaluation request; raises PayloadError for a malformed or mismatched one.
+
+    `validated`: the experiment has validation samples, so the answer must count them; otherwise it must not.
+    """
     _raise_refusal(records)
     _check_sender(records, client=client, run=run, round=round)
-    counts, others = _record(records, "counts", MetricRecord), _record(records, "others", MetricRecord)
+    counts, scores, others = (_record(records, name, MetricRecord) for name in ("counts", "scores", "others"))
     if len(others) > _OTHERS_LIMIT:
         raise PayloadError(
             f"the evaluation: it has {len(others)} additional predictors; expected at most {_OTHERS_LIMIT}"
         )
-    samples, correct = _count(counts.get("samples"), "samples"), _count(counts.get("correct"), "correct")
     further = {str(name)[:_NAME_LIMIT]: _count(value, "correct") for name, value in others.items()}
-    if samples < 1 or any(count > samples for count in (correct, *further.values())):
+    samples, correct = _correct_of(counts, "", *further.values())
+    held, right = _correct_of(counts, "validation-") if validated else (0, 0)
+    if not validated and any(str(name).startswith("validation-") for name in counts):
+        raise PayloadError("the evaluation: it counts validation samples; expected none in this experiment")
+    balanced, macro_f1 = _score(scores, "balanced-accuracy"), _score(scores, "macro-f1")
+    return Evaluation(client, samples, correct, further, balanced, macro_f1, held, right)
+
+
+def _correct_of(counts: MetricRecord, prefix: str, *further: int) -> tuple[int, int]:
+    """The samples and the correct predictions of one side; no count may be larger than the samples."""
+    samples, correct = (_count(counts.get(prefix + name), prefix + name) for name in ("samples", "correct"))
+    if samples < 1 or any(count > samples for count in (correct, *further)):
         raise PayloadError(
             f"the evaluation: it counts {correct} correct predictions of {samples}; expected at least 1 sample and no "
             "more correct predictions than samples"
         )
-    return Evaluation(client, samples, correct, further)
+    return samples, correct
+
+
+def _score(scores: MetricRecord, name: str) -> float:
+    value = scores.get(name)
+    if not isinstance(value, float) or not 0 <= value <= 1:
+        raise PayloadError(f"the evaluation: its {name} is not valid; expected a number from 0 to 1")
+    return value
 
 
 class Refused(FedL2GError):
