@@ -209,7 +209,7 @@ ROUNDS = [
     pytest.param("fedl2g-l", 1, 2, {"local_epochs": 2}, id="batchnorm-logits-quiz2"),
     pytest.param("fedl2g-f", 0, 5, {"batch_size": 7}, id="plain-quiz5"),
     pytest.param("fedl2g-l", 2, 1, {}, id="dropout-logits-quiz1"),
-    pytest.param("fedl2g-f", 1, 10_000, {}, id="all-but-one-for-the-quiz"),
+    pytest.param("fedl2g-f", 1, 37, {}, id="all-but-one-for-the-quiz"),
     pytest.param("fedl2g-f", 0, 3, {"batch_size": 500}, id="one-smaller-batch"),
 ]
 
@@ -290,7 +290,7 @@ def test_warm_up_leaves_the_model_bit_identical(client: int, host_of: Callable[.
     assert not all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
-@pytest.mark.parametrize("quiz", [1, 2, 5, 10, 10_000])
+@pytest.mark.parametrize("quiz", [1, 2, 5, 10, 37])
 def test_the_quiz_set_is_fixed_and_never_trained_on(
     quiz: int, host_of: Callable[..., Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:
