@@ -13,8 +13,8 @@ from fedl2g.engines.base import Absent, Answer, Rejected
 from fedl2g.errors import Diverged, PayloadError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation
-from fedl2g.methods.base import Reply, Report
-from fedl2g.payload import PLAIN, Payload, class_vector_spec
+from fedl2g.methods.base import Reply, Report, Traits
+from fedl2g.payload import Payload, class_vector_spec
 from fedl2g.round.inbox import Inbox
 from fedl2g.round.record import RoundRecord
 from fedl2g.round.timing import Timing
