@@ -135,14 +135,16 @@ def untracked(model: nn.Module) -> Iterator[None]:
         m.running_mean, m.running_var, m.num_batches_tracked = statistics
 
 
-def _double_backward(model: nn.Module, study: Any, quiz: Any, guide: Tensor, lr: float, space: str) -> Tensor:
+def _double_backward(
+    model: nn.Module, study: Any, quiz: Any, guide: Tensor, lr: float, space: str, weight: float = 1.0
+) -> Tensor:
     """dq/dG straight from the definition, through the graph of the pseudo-step."""
     with torch.random.fork_rng(devices=[]), untracked(model), sdpa_kernel(SDPBackend.MATH):
         guide = guide.clone().requires_grad_()
         parameters = dict(model.named_parameters())
         features, logits = model(study[0])
         z = features if space == "features" else logits
-        objective = F.cross_entropy(logits, study[1]) + ((z - guide[study[1]]) ** 2).sum() / z.numel()
+        objective = F.cross_entropy(logits, study[1]) + weight * ((z - guide[study[1]]) ** 2).sum() / z.numel()
         gradients = torch.autograd.grad(objective, list(parameters.values()), create_graph=True)
         moved = {name: p - lr * g for (name, p), g in zip(parameters.items(), gradients, strict=True)}
         quiz_loss = F.cross_entropy(functional_call(model, moved, (quiz[0],))[1], quiz[1])

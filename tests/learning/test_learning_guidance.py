@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 from torchvision.models import VisionTransformer
 
 from fedl2g import guiding_gradient
+from fedl2g.learning.guidance import guidance
 from fedl2g.models import SplitModel, build_model
 from fedl2g.models.split import FeaturePool
 
@@ -133,6 +135,71 @@ def test_equals_the_double_backward(name: str, space: str, double_backward: Refe
     assert expected.abs().max() > 1e-7  # a reference of zeros would prove nothing
     assert (found - expected).norm() <= 1e-9 * expected.norm()
     assert (found - expected).abs().max() <= 1e-9 * expected.abs().max()
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 4.0])
+@pytest.mark.parametrize("space", ["logits", "features"])
+@pytest.mark.parametrize("name", ["small_cnn", "small_googlenet"])
+def test_a_weighted_pull_equals_the_double_backward(
+    name: str, space: str, weight: float, double_backward: Reference
+) -> None:
+    given = {**problem(name, space), "weight": weight}
+    expected = double_backward(**given)
+    found = scattered(*guiding_gradient(**given), given["guide"])
+    assert (expected.abs().max() > 1e-7) == (weight > 0)
+    assert (found - expected).norm() <= 1e-9 * expected.norm()
+    if weight:  # not merely the published gradient times the weight: the pseudo-step moves by the weighted pull too
+        published = scattered(*guiding_gradient(**{**given, "weight": 1.0}), given["guide"])
+        assert (found - weight * published).norm() > 1e-3 * found.norm()
+
+
+def cosine_by_definition(model: nn.Module, study: Any, quiz: Any, guide: Tensor, lr: float, space: str, weight: float):
+    """The cosine between the quiz gradient after the pseudo-step and the gradient of the MSE, as flat vectors."""
+
+    def flat(gradients: Any) -> Tensor:
+        return torch.cat([torch.zeros(0), *(g.flatten() for g in gradients if g is not None)])
+
+    with torch.random.fork_rng(devices=[]):
+        features, logits = model(study[0])
+        z = features if space == "features" else logits
+        own, pull = F.cross_entropy(logits, study[1]), ((z - guide[study[1]]) ** 2).mean()
+        parameters = list(model.parameters())
+        alone = torch.autograd.grad(pull, parameters, retain_graph=True, materialize_grads=True, allow_unused=True)
+        step = torch.autograd.grad(own + weight * pull, parameters)
+        moved = {name: p - lr * g for (name, p), g in zip(model.named_parameters(), step, strict=True)}
+        quiz_loss = F.cross_entropy(functional_call(model, moved, (quiz[0],))[1], quiz[1])
+        return F.cosine_similarity(flat(torch.autograd.grad(quiz_loss, list(moved.values()))), flat(alone), dim=0)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0, 2.5])
+@pytest.mark.parametrize("space", ["logits", "features"])
+@pytest.mark.parametrize("name", ["small_cnn", "small_resnet", "small_googlenet"])
+def test_alignment_is_the_cosine_of_the_two_gradients(name: str, space: str, weight: float) -> None:
+    given = {**problem(name, space), "weight": weight}
+    expected = cosine_by_definition(**given).item()
+    assert 1e-4 < abs(expected) < 1
+    assert guidance(**given).alignment == pytest.approx(expected, rel=1e-9)
+
+
+def test_alignment_is_one_for_a_pull_along_the_quiz_gradient_and_minus_one_against_it() -> None:
+    """A linear head on fixed features: at guide = z - c * dCE/dz the two gradients are parallel."""
+    given = problem("small_cnn", "logits")
+    for p in given["model"].extractor.parameters():
+        p.requires_grad_(False)
+    x, _ = given["study"]
+    y = torch.arange(7)  # each class once, so that each sample has a guiding vector of its own
+    given |= {"study": (x[:7], y), "quiz": (x[:7], y), "lr": 0.0}
+    logits = given["model"](x[:7])[1].detach()
+    residual = logits.softmax(1) - F.one_hot(y, CLASSES)
+    for sign in (1, -1):
+        assert guidance(**{**given, "guide": logits - sign * residual}).alignment == pytest.approx(sign, abs=1e-12)
+
+
+def test_alignment_of_a_vanishing_pull_is_zero() -> None:
+    given = problem("small_cnn", "features")
+    for p in given["model"].extractor.parameters():
+        p.requires_grad_(False)
+    assert guidance(**given).alignment == 0.0
 
 
 @pytest.mark.parametrize("space", ["logits", "features"])
@@ -290,13 +357,13 @@ def test_no_gradient_is_taken_with_a_graph_of_its_own(monkeypatch: pytest.Monkey
     taken: list[bool] = []
     real = torch.autograd.grad
 
-    def recorded(*args: Any, create_graph: bool = False, retain_graph: bool | None = None, **more: Any) -> Any:
-        taken.append(create_graph or bool(retain_graph))
-        return real(*args, create_graph=create_graph, retain_graph=retain_graph, **more)
+    def recorded(*args: Any, create_graph: bool = False, **more: Any) -> Any:
+        taken.append(create_graph)
+        return real(*args, create_graph=create_graph, **more)
 
     monkeypatch.setattr(torch.autograd, "grad", recorded)
     guiding_gradient(**problem("small_resnet", "features"))
-    assert taken == [False, False]
+    assert taken == [False, False, False]  # the pseudo-step, the pull alone, the quiz
 
 
 class Saved:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,16 +21,25 @@ from fedl2g.experiment.policies import Aggregation
 from fedl2g.learning.client import Task
 from fedl2g.learning.training import ImageView
 from fedl2g.methods.base import Reply, Report, ServerHalf
-from fedl2g.methods.fedl2g import FeatureOptions, FedL2GClient, FedL2GServer, LogitOptions, initial_guide
+from fedl2g.methods.fedl2g import (
+    FeatureOptions,
+    FedL2GClient,
+    FedL2GServer,
+    GuideWeight,
+    LogitOptions,
+    initial_guide,
+)
 from fedl2g.methods.registry import get_method
-from fedl2g.payload import Payload, check_payload
+from fedl2g.payload import PRESENT, Payload, check_payload
 from fedl2g.round.aggregator import ByRule
 from fedl2g.setup import Setup
+from fedl2g.uploads.dense import Dense
 
 TASK = Task(
     classes=3, image_shape=(1, 8, 8), seed=5, rounds=1, auxiliary="small_cnn", feature_dim=2, dtype=torch.float64
 )
 CPU = torch.device("cpu")
+F32 = torch.float32
 
 
 def server_with(guide: list[list[float]], **options: Any) -> FedL2GServer:
@@ -82,6 +92,28 @@ def test_server_does_not_touch_a_gradient_below_the_limit() -> None:
     server = server_with([[0.0, 0.0]] * 3, server_lr=1.0)
     update(server, 1, [reply(0, {0: [60.0, 79.0]})])  # norm 99.2
     assert server.guide[0].tolist() == [-60.0, -79.0]
+
+
+def test_rms_steps_have_one_size_in_every_row_that_was_sent() -> None:
+    server = server_with([[1.0, 1.0], [7.0, -7.0], [0.0, 2.0]], server_step="rms", rms_step=0.5)
+    update(server, 1, [reply(0, {0: [3e-9, 4e-9], 2: [6e9, -8e9]}), reply(1, {0: [3e-9, 4e-9]})])
+    step = 0.5 * 2**0.5  # the norm of a row of two entries whose RMS is 0.5
+    expected = [[1 - 0.6 * step, 1 - 0.8 * step], [7.0, -7.0], [-0.6 * step, 2 + 0.8 * step]]
+    torch.testing.assert_close(server.guide, torch.tensor(expected, dtype=torch.float64), rtol=1e-14, atol=1e-14)
+    assert server.metrics() == pytest.approx({"guide_step": 1.0, "guide_distance": 1.0})
+
+
+def test_rms_steps_of_zero_tiny_and_huge_rows_are_finite() -> None:
+    server = FedL2GServer(FeatureOptions(server_step="rms", guide_init="zeros"), Task(**{**vars(TASK), "dtype": F32}))
+    most, least = torch.finfo(F32).max, torch.finfo(F32).smallest_normal / 1024
+    rows = {0: [0.0, 0.0], 1: [most, -most], 2: [least, least]}
+    update(server, 1, [reply(0, rows, F32)])
+    torch.testing.assert_close(server.guide, torch.tensor([[0.0, 0.0], [-0.1, 0.1], [-0.1, -0.1]]))
+
+
+def test_a_frozen_guide_and_rms_steps_are_refused_together() -> None:
+    with pytest.raises(ValueError, match="server_lr 0 keeps the guiding vectors"):
+        LogitOptions(server_lr=0, server_step="rms")
 
 
 @pytest.mark.parametrize("init", ["normal", "zeros", "orthogonal"])
@@ -165,27 +197,32 @@ def doubled(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def reference_round(
-    host: Host, client: int, round: int, guide: Tensor, gradient_of: Callable[..., Tensor]
+    host: Host, client: int, round: int, guide: Tensor, gradient_of: Callable[..., Tensor], weight: float = 1.0
 ) -> tuple[Any, Tensor, float]:
     """A client's round after METHODS.md: the trained model, dq/dG and the mean cross entropy."""
     half, task = host.half(client), host.task
     assert isinstance(half, FedL2GClient)
     model, space = copy.deepcopy(half.model).train(), half.options.space
-    study_set = half.study_set.indices
+    quiz_set, study_set = half.quiz_set.indices, half.study_set.indices
+    trained_on = study_set
+    if half.options.quiz == "rotating":
+        trained_on = torch.from_numpy(host.setup.partition.train[client])
+        order = torch.randperm(len(trained_on), generator=rng.torch_stream(task.seed, "quiz", client, round))
+        quiz_set, study_set = trained_on[order[:10]], trained_on[order[10:].sort().values]
     optimizer = torch.optim.SGD(model.parameters(), lr=task.client_lr)
     losses = []
     with rng.seeded(task.seed, "train", client, round):
         for epoch in range(task.local_epochs):
             stream = rng.torch_stream(task.seed, "order", client, round, epoch)
-            order = torch.randperm(len(study_set), generator=stream)
+            order = torch.randperm(len(trained_on), generator=stream)
             full = len(order) // task.batch_size
             for batch in order[: full * task.batch_size].chunk(full) if full else [order]:
-                x, y = doubled(pixels(host, study_set[batch]))
+                x, y = doubled(pixels(host, trained_on[batch]))
                 features, logits = model(x)
                 z = features if space == "features" else logits
                 cross_entropy = F.cross_entropy(logits, y)
                 optimizer.zero_grad()
-                (cross_entropy + ((z - guide[y]) ** 2).sum() / (len(y) * z.shape[1])).backward()
+                (cross_entropy + weight * ((z - guide[y]) ** 2).sum() / (len(y) * z.shape[1])).backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 100.0)
                 optimizer.step()
                 losses.append(cross_entropy.item())
@@ -196,10 +233,11 @@ def reference_round(
         gradient = gradient_of(
             model,
             doubled(pixels(host, study_set[chosen])),
-            doubled(pixels(host, half.quiz_set.indices)),
+            doubled(pixels(host, quiz_set)),
             guide,
             lr=task.client_lr,
             space=space,
+            weight=weight,
         )
     return trained, gradient, sum(losses) / len(losses)
 
@@ -209,7 +247,7 @@ ROUNDS = [
     pytest.param("fedl2g-l", 1, 2, {"local_epochs": 2}, id="batchnorm-logits-quiz2"),
     pytest.param("fedl2g-f", 0, 5, {"batch_size": 7}, id="plain-quiz5"),
     pytest.param("fedl2g-l", 2, 1, {}, id="dropout-logits-quiz1"),
-    pytest.param("fedl2g-f", 1, 10_000, {}, id="all-but-one-for-the-quiz"),
+    pytest.param("fedl2g-f", 1, 37, {}, id="all-but-one-for-the-quiz"),
     pytest.param("fedl2g-f", 0, 3, {"batch_size": 500}, id="one-smaller-batch"),
 ]
 
@@ -290,7 +328,7 @@ def test_warm_up_leaves_the_model_bit_identical(client: int, host_of: Callable[.
     assert not all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
-@pytest.mark.parametrize("quiz", [1, 2, 5, 10, 10_000])
+@pytest.mark.parametrize("quiz", [1, 2, 5, 10, 37])
 def test_the_quiz_set_is_fixed_and_never_trained_on(
     quiz: int, host_of: Callable[..., Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +353,135 @@ def test_the_quiz_set_is_fixed_and_never_trained_on(
         assert in_quiz == quiz_set
         assert len(studied) >= 2  # training batches and the study batch of the pseudo-step
         assert all(batch <= study_set for batch in studied)
+
+
+def assert_round_equals_the_reference(host: Host, client: int, round: int, weight: float, reference: Any) -> Reply:
+    """Train one round and compare the model, the upload and the loss with the reference's."""
+    width = host.half(client).options.width(host.task)
+    guide = torch.randn(10, width, dtype=torch.float64, generator=torch.Generator().manual_seed(round))
+    model, gradient, loss = reference_round(host, client, round, guide, reference, weight)
+    found = host.train(client, round, {"ids": torch.arange(10), "rows": guide})
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(host.half(client).model.state_dict()[name], tensor, rtol=1e-9, atol=1e-11, msg=name)
+    rows = torch.zeros_like(gradient)
+    rows[found.payload["ids"]] = found.payload["rows"]
+    assert gradient.norm() > 0
+    assert (rows - gradient).norm() <= 1e-8 * gradient.norm()
+    assert found.report.loss == pytest.approx(loss, rel=1e-9)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "weight"),
+    [
+        ("fedl2g-f", {"quiz": "rotating"}, 1.0),
+        ("fedl2g-l", {"guide_weight": 0.25}, 0.25),
+        ("fedl2g-f", {"guide_weight": 3.0, "quiz": "rotating"}, 3.0),
+    ],
+    ids=["rotating", "weight", "both"],
+)
+def test_a_round_with_options_equals_the_reference(
+    method: str,
+    options: dict[str, Any],
+    weight: float,
+    host_of: Callable[..., Host],
+    double_backward: Callable[..., Tensor],
+) -> None:
+    host = host_of(method={"name": method, "warmup_rounds": 0, **options})
+    for round in (1, 2):
+        assert_round_equals_the_reference(host, 1, round, weight, double_backward)
+
+
+def test_an_adaptive_weight_follows_the_alignment_and_is_the_weight_of_the_next_round(
+    host_of: Callable[..., Host], double_backward: Callable[..., Tensor]
+) -> None:
+    options = {"name": "fedl2g-l", "guide_weight": "adaptive", "adaptive_rate": 2.0, "warmup_rounds": 1}
+    host = host_of(method=options)
+    half = host.half(1)
+    guide = {"ids": torch.arange(10), "rows": torch.randn(10, 10, dtype=torch.float64)}
+    assert host.train(1, 1, guide).report.metrics["alignment"] != 0.0
+    assert half.guide_weight == 1.0  # the warm-up leaves the client as it was
+    weight = 1.0
+    for round in (2, 3):
+        alignment = assert_round_equals_the_reference(host, 1, round, weight, double_backward).report.metrics
+        weight = min(4.0, weight * math.exp(2.0 * alignment["alignment"]))
+        assert half.guide_weight == pytest.approx(weight, rel=1e-12)
+    assert weight != 1.0
+    assert half.state.state_dict()["guide_weight.value"].item() == half.guide_weight  # saved with the client
+
+
+def test_an_adaptive_weight_stays_between_zero_and_four() -> None:
+    weight = GuideWeight()
+    seen = []
+    for alignment in (0.5, 1.0, 1.0, -1.0, -1.0, 0.0):
+        weight.adapt(1.0, alignment)
+        seen.append(weight.value.item())
+    assert seen == pytest.approx([math.e**0.5, 4.0, 4.0, 4 / math.e, 4 / math.e**2, 4 / math.e**2])
+
+
+def test_a_rotating_quiz_is_new_each_round_and_everything_trains(
+    host_of: Callable[..., Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = host_of(
+        method={"name": "fedl2g-l", "quiz": "rotating", "warmup_rounds": 0}, models="small_cnn", batch_size=2
+    )
+    train = set(host.setup.partition.train[1].tolist())
+    assert len(train) % 2 == 0  # so that an epoch drops nothing
+    seen: list[set[int]] = []
+    real = ImageView.batch
+    monkeypatch.setattr(
+        ImageView, "batch", lambda view, where: seen.append(set(view.indices[where].tolist())) or real(view, where)
+    )
+    quizzes = []
+    for round in (1, 2, 3):
+        seen.clear()
+        host.train(1, round, {"ids": torch.arange(10), "rows": torch.zeros(10, 10, dtype=torch.float64)})
+        *trained, studied, quiz = seen
+        assert set().union(*trained) == train
+        assert len(studied) == len(quiz) == 2
+        assert not studied & quiz
+        quizzes.append(quiz)
+    assert len({frozenset(quiz) for quiz in quizzes}) == 3
+    other = host_of(method={"name": "fedl2g-l", "quiz": "rotating"}, models="small_cnn", batch_size=2).half(1)
+    other.study_batch(3)  # a function of the round, not of the rounds before it
+    assert set(other.quiz_set.indices.tolist()) == quizzes[2]
+
+
+def test_zero_rows_are_not_sent_and_do_not_count_in_the_mean(host_of: Callable[..., Host]) -> None:
+    host = host_of(method__name="fedl2g-f", models="small_cnn")
+    for p in host.half(0).model.extractor.parameters():
+        p.requires_grad_(False)  # no pull can move its features: its guiding gradient is zero
+    guide = {"ids": torch.arange(10), "rows": torch.ones(10, 512, dtype=torch.float64)}
+    dead, alive = (host.train(client, 1, guide) for client in (0, 1))
+    assert dead.payload["ids"].tolist() == []
+    assert dead.payload["rows"].shape == (0, 512)
+    assert len(alive.payload["ids"]) > 1
+    server = FedL2GServer(FeatureOptions(server_lr=1.0, guide_init="zeros"), host.task)
+    check(server, dead.payload)
+    rows = torch.ones_like(alive.payload["rows"])
+    update(server, 1, [dead, Reply(1, {"ids": alive.payload["ids"], "rows": rows}, Report(samples=10))])
+    assert server.guide[alive.payload["ids"]].unique().tolist() == [-1.0]  # -0.5 if zero rows counted
+    packed = Dense(10, counted=True).pack(dead.payload)
+    assert packed["rows"].shape == (10, 512)
+    assert not packed[PRESENT].any()
+
+
+def test_the_quiz_is_one_batch_and_at_most_half_of_a_clients_samples(host_of: Callable[..., Host]) -> None:
+    assert [len(host_of(batch_size=size).half(1).quiz_set) for size in (3, 10, 64)] == [3, 10, 19]  # of 38
+    host = host_of()
+    client = host.half(0).client
+    for samples, expected in {2: 1, 3: 1, 9: 4, 19: 9, 20: 10, 21: 10}.items():
+        client.train_set = host.half(1).client.train_set.subset(torch.arange(samples))
+        half = FedL2GClient(host.setup.experiment.method, client)
+        assert (len(half.quiz_set), len(half.study_set)) == (expected, samples - expected)
+
+
+def test_a_quiz_that_leaves_nothing_to_study_is_refused(host_of: Callable[..., Host]) -> None:
+    assert len(host_of(method__quiz_size=37).half(1).study_set) == 1
+    with pytest.raises(
+        SettingError, match=r"method.quiz_size: 38 leaves nothing .* the 38 training samples of client 1"
+    ):
+        host_of(method__quiz_size=38).half(1)
 
 
 def test_a_client_with_one_sample_is_refused_with_a_sentence(host_of: Callable[..., Host]) -> None:

@@ -13,8 +13,8 @@ from fedl2g.engines.base import Absent, Answer, Rejected
 from fedl2g.errors import Diverged, PayloadError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation
-from fedl2g.methods.base import Reply, Report
-from fedl2g.payload import PLAIN, Payload, class_vector_spec
+from fedl2g.methods.base import Reply, Report, Traits
+from fedl2g.payload import Payload, class_vector_spec
 from fedl2g.round.inbox import Inbox
 from fedl2g.round.record import RoundRecord
 from fedl2g.round.timing import Timing
@@ -73,7 +73,7 @@ def test_a_round_of_nothing_but_broken_replies_ends_the_run() -> None:
 
 
 def _inbox(patient: bool = False) -> Inbox:
-    return Inbox(PLAIN, class_vector_spec(2, 2, torch.float32), Timing(False, 1), patient=patient)
+    return Inbox(Traits(), class_vector_spec(2, 2, torch.float32), Timing(False, 1), patient=patient)
 
 
 def _reply(client: int, payload: Payload = GOOD, loss: float | None = 0.5) -> Reply:
@@ -117,7 +117,7 @@ def test_the_accepted_replies_are_the_very_replies_that_came() -> None:
 
 def test_every_answer_says_how_long_it_took() -> None:
     timing = Timing(False, 1)
-    inbox = Inbox(PLAIN, {}, timing, patient=False)
+    inbox = Inbox(Traits(), {}, timing, patient=False)
     inbox.collect(1, [Reply(0, {}, Report(5, seconds=1.0)), Absent(1, "lost", Report(5, seconds=2.0))])
     record = RoundRecord(1)
     timing.write(record, ())

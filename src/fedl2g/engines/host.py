@@ -112,7 +112,10 @@ class Host:
         if self.method.traits.moves(trained.log.steps):
             self.clients.changed(client)
             self._evaluations.forget(client)
-        report = Report(len(half.client.train_set), trained.log.steps, trained.log.cross_entropy, seconds, watch.take())
+        log = trained.log
+        report = Report(
+            len(half.client.train_set), log.steps, log.cross_entropy, seconds, watch.take(), dict(log.metrics)
+        )
         sent = {name: tensor.detach().cpu().contiguous() for name, tensor in trained.payload.items()}
         decode = partial(self._decode, half)
         upload = self.stages.apply(Upload(client, round, sent, report, payload, decode))

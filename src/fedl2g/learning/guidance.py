@@ -1,17 +1,25 @@
 """The guiding gradient of FedL2G: how the quiz loss after one pseudo-step changes with the guiding vectors.
 
-With theta' = theta - lr * grad[CE + MSE(z, G[y])](S) for a study batch S and q = CE on the quiz set at theta', the
-paper needs pi = dq/dG. Written out, no second-order graph is needed: with g = grad q at theta',
+With theta' = theta - lr * grad[CE + w * MSE(z, G[y])](S) for a study batch S (the paper: w = 1) and q = CE on the quiz
+set at theta', the paper needs pi = dq/dG. Written out, no second-order graph is needed: with g = grad q at theta',
 
-    pi[y] = 2 * lr / (|S| * M) * sum over j in S with y_j = y of  J_theta z(x_j; theta) . g
+    pi[y] = 2 * w * lr / (|S| * M) * sum over j in S with y_j = y of  J_theta z(x_j; theta) . g
 
 so one forward+backward on S, one forward+backward on the quiz set and one forward-mode Jacobian-vector product suffice.
+
+The alignment is the cosine between g and grad MSE(z, G[y])(S): negative if a step along the pull raises the quiz loss.
+The same Jacobian-vector product gives the inner product,
+
+    <g, grad MSE> = 2 / (|S| * M) * sum over j in S of  <z_j - G[y_j], J_theta z(x_j; theta) . g>
+
+and one more backward pass through the graph of S gives the norm of grad MSE.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -21,18 +29,40 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, mse_loss
 
+from fedl2g.learning.optimizer import gradient_norm
+
 Space = Literal["logits", "features"]
 Batch = tuple[Tensor, Tensor]
 
 
+@dataclass(frozen=True)
+class Guidance:
+    """A guiding gradient (the rows of the classes in the study batch, ascending) and the alignment of the pull."""
+
+    ids: Tensor
+    rows: Tensor
+    alignment: float
+
+
 def guiding_gradient(
-    model: nn.Module, study: Batch, quiz: Batch, guide: Tensor, *, lr: float, space: Space
+    model: nn.Module, study: Batch, quiz: Batch, guide: Tensor, *, lr: float, space: Space, weight: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """The gradient of the quiz loss after one pseudo-step with respect to the guiding vectors.
 
-    `model(x)` gives (features, logits); `guide` is C x M with M the width of `space`. Returns the ids of the classes in
-    the study batch (ascending) and their rows; every other row is zero. The model (parameters, buffers, mode) and the
-    random generators are left exactly as they were; no second-order graph is built.
+    Returns the ids of the classes in the study batch (ascending) and their rows; every other row is zero. See
+    `guidance`.
+    """
+    found = guidance(model, study, quiz, guide, lr=lr, space=space, weight=weight)
+    return found.ids, found.rows
+
+
+def guidance(
+    model: nn.Module, study: Batch, quiz: Batch, guide: Tensor, *, lr: float, space: Space, weight: float = 1.0
+) -> Guidance:
+    """The guiding gradient and the alignment of one pseudo-step, in which the pull has this weight.
+
+    `model(x)` gives (features, logits); `guide` is C x M with M the width of `space`. The model (parameters, buffers,
+    mode) and the random generators are left exactly as they were; no second-order graph is built.
     """
     learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
     parameters: list[Tensor] = list(learning.values())
@@ -46,6 +76,9 @@ def guiding_gradient(
         result: tuple[Tensor, Tensor] = functional_call(model, at, (inputs,))
         return result
 
+    def gradient_at(objective: Tensor, values: Sequence[Tensor], keep: bool = False) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(objective, values, retain_graph=keep, allow_unused=True, materialize_grads=True)
+
     with (
         _private_generators(device),
         _batch_statistics_only(model),
@@ -54,17 +87,19 @@ def guiding_gradient(
     ):
         mask = _generator_state(device)
         out = outputs_at(parameters, x)
-        z = out[column]
-        objective = cross_entropy(out[1], y) + mse_loss(z, guide[y])
-        gradients = torch.autograd.grad(objective, parameters, allow_unused=True, materialize_grads=True)
+        offset = out[column].detach() - guide[y]
+        pull = mse_loss(out[column], guide[y])
+        objective = torch.add(cross_entropy(out[1], y), pull, alpha=weight)
+        gradients = gradient_at(objective, parameters, keep=pull.requires_grad)
         with torch.no_grad():
             moved = [torch.add(p, g, alpha=-lr).requires_grad_() for p, g in zip(parameters, gradients, strict=True)]
-        scale = 2 * lr / z.numel()
-        del out, z, objective, gradients
+        del gradients
+        pull_norm = gradient_norm(gradient_at(pull, parameters)) if pull.requires_grad else pull.new_zeros(())
+        del out, pull, objective
 
         quiz_x, quiz_y = quiz
         quiz_loss = cross_entropy(outputs_at(moved, quiz_x)[1], quiz_y)
-        direction = torch.autograd.grad(quiz_loss, moved, allow_unused=True, materialize_grads=True)
+        direction = gradient_at(quiz_loss, moved)
         del moved, quiz_loss
 
         # The Jacobian is taken at the study pass: the same dropout mask must be drawn again.
@@ -79,7 +114,16 @@ def guiding_gradient(
                 tangent = torch.zeros(len(y), guide.shape[1], dtype=guide.dtype, device=device)
             ids, positions = torch.unique(y, return_inverse=True)
             rows = tangent.new_zeros(len(ids), guide.shape[1]).index_add_(0, positions, tangent)
-            return ids, rows * scale
+            product = 2 / offset.numel() * (offset.double() * tangent.double()).sum()
+            alignment = _cosine(float(product), float(gradient_norm(direction)), float(pull_norm))
+            return Guidance(ids, rows * (2 * lr * weight / offset.numel()), alignment)
+
+
+def _cosine(product: float, *norms: float) -> float:
+    """The cosine of two vectors from their inner product and norms; 0 if one of them is zero, NaN stays NaN."""
+    if 0.0 in norms:
+        return 0.0
+    return min(max(product / norms[0] / norms[1], -1.0), 1.0)  # this argument order keeps NaN
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ class ClippedSGD:
             p.grad = None
 
     def _clipped_step(self, moving: list[tuple[nn.Parameter, Tensor]]) -> None:
-        norm = vector_norm(torch.stack([_norm(gradient) for _, gradient in moving]))
+        norm = gradient_norm([gradient for _, gradient in moving])
         if norm.is_cpu:
             rate = self.lr * min(self.clip / (norm.item() + _TINY), 1.0)  # this argument order propagates NaN
             for p, gradient in moving:
@@ -50,6 +50,12 @@ class ClippedSGD:
             share = (self.clip / (norm + _TINY)).clamp(max=1.0)
             for p, gradient in moving:
                 p.addcmul_(gradient, share, value=-self.lr)
+
+
+def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """The norm of all these gradients together, on their device."""
+    norm: Tensor = vector_norm(torch.stack([_norm(gradient) for gradient in gradients]))
+    return norm
 
 
 def _norm(gradient: Tensor) -> Tensor:

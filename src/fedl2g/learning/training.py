@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -67,6 +67,7 @@ class TrainingLog:
 
     steps: int = 0
     cross_entropy: float | None = None  # mean over the batches; None when nothing was trained
+    metrics: dict[str, float] = field(default_factory=dict)  # the method's own numbers, declared in its traits
 
 
 def training_batches(order: Tensor, size: int) -> tuple[Tensor, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
@@ -44,6 +45,8 @@ class Traits:
     """Its options have `warmup_rounds`, in which clients do not train."""
     extra_passes: int = 0
     """Forward and backward passes of one batch that each round adds to a client's training."""
+    metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The numbers that clients report beside their loss, each with its smallest and largest value."""
     idle_without_steps: bool = False
     """A round without a training step leaves the client exactly as it was."""
     communication_note: str = ""
@@ -68,6 +71,7 @@ class Report:
     loss: float | None = None  # cross entropy alone, mean over the round's batches
     seconds: float = 0.0
     laps: dict[str, float] = field(default_factory=dict)  # the breakdown of these seconds, if profiling is on
+    metrics: dict[str, float] = field(default_factory=dict)  # the method's own numbers, as its traits declare them
 
 
 @dataclass(frozen=True)

@@ -6,23 +6,31 @@ Client loss on the study set, once the warm-up rounds are over:
 
     CE(f(x), y) + MSE(z, G[y]),     z = f(x) (logits, `fedl2g-l`) or h(x) (features, `fedl2g-f`)
 
-Then one pseudo-step on a study batch, the quiz loss q after it, and the upload pi = dq/dG (`fedl2g.learning.guidance`).
-Server: G <- G - server_lr * clip(mean over the clients that sent a row, class by class).
+Then one pseudo-step on a study batch, the quiz loss q after it, and the upload pi = dq/dG without its zero rows
+(`fedl2g.learning.guidance`). Server: G <- G - server_lr * clip(mean over the clients that sent a row, class by class).
+
+Beyond the paper, all off by default:
+
+    quiz = rotating          the quiz is drawn anew each round from all samples, and all of them train
+    guide_weight = w         CE + w * MSE; "adaptive": w <- clip(w * exp(adaptive_rate * alignment), 0, 4) after a round
+                             of training, from 1; private to the client
+    server_step = rms        G[y] <- G[y] - rms_step * pi[y] / RMS(pi[y]) for every class y that was sent
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+import math
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import Field
-from torch import Tensor
+from pydantic import Field, model_validator
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from fedl2g import rng
 from fedl2g.errors import SettingError
 from fedl2g.learning.client import Client, Task
-from fedl2g.learning.guidance import Space, guiding_gradient
+from fedl2g.learning.guidance import Guidance, Space, guidance
 from fedl2g.learning.profiling import GUIDING, watch
 from fedl2g.learning.training import ImageView, TrainingLog, at_least_two
 from fedl2g.methods.base import ClientHalf, Combined, Options, ServerHalf, Trained, Traits
@@ -30,7 +38,7 @@ from fedl2g.methods.registry import register_method
 from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors
 
 CLIP = 100.0  # bounds the client's gradient norm, and the norm of the whole guiding gradient
-
+MAX_WEIGHT = 4.0  # of an adaptive weight
 
 _SERVER_LR = "Server learning rate of the guiding vectors; 0 keeps them at their initial values."
 
@@ -42,10 +50,38 @@ class FedL2GOptions(Options):
 
     server_lr: float = Field(ge=0, description=_SERVER_LR)
     warmup_rounds: int = Field(50, ge=0, description="Initial rounds in which only the guiding vectors are trained.")
-    quiz_size: int = Field(10, ge=1, description="Samples each client holds out of its train set as its quiz set.")
+    quiz: Literal["fixed", "rotating"] = Field(
+        "fixed",
+        description="The quiz set: fixed for the run and never trained on, or drawn anew each round from all training "
+        "samples, which then all train.",
+    )
+    quiz_size: int | None = Field(
+        None,
+        ge=1,
+        description="Samples of each client's quiz set; absent: one batch, and at most half of its training samples. "
+        "A client with no more training samples than a given number is refused.",
+    )
+    guide_weight: Annotated[float, Field(ge=0)] | Literal["adaptive"] = Field(
+        1.0,
+        description="Weight of the pull towards the guiding vectors: a number, or adaptive (each client's own, from 1, "
+        "raised or lowered each round by the alignment of the pull with its quiz gradient).",
+    )
+    adaptive_rate: float = Field(0.5, gt=0, description="How fast an adaptive guide_weight follows the alignment.")
+    server_step: Literal["sgd", "rms"] = Field(
+        "sgd",
+        description="The step of the guiding vectors: server_lr times the gradient, or rms_step per entry in the "
+        "gradient's direction whatever its size (server_lr is then not used).",
+    )
+    rms_step: float = Field(0.1, gt=0, description="RMS of a guiding vector's move in a round, with server_step rms.")
     guide_init: Literal["normal", "zeros", "orthogonal"] = Field(
         "normal", description="Initial guiding vectors: N(0,1) entries, zeros, or orthogonal directions."
     )
+
+    @model_validator(mode="after")
+    def _frozen_guide_takes_no_rms_step(self) -> FedL2GOptions:
+        if self.server_step == "rms" and self.server_lr == 0:
+            raise ValueError("server_lr 0 keeps the guiding vectors, server_step rms moves them; choose one of the two")
+        return self
 
     def width(self, task: Task) -> int:
         """M: the width of a guiding vector."""
@@ -89,9 +125,14 @@ class FedL2GServer(ServerHalf[FedL2GOptions]):
 
     def update(self, round: int, combined: Combined) -> None:
         ids, rows = combined.payload["ids"], combined.payload["rows"]
-        rows = rows * min(1.0, CLIP / (_norm(rows) + 1e-6))
-        self.guide[ids] -= self.options.server_lr * rows
-        self.step = self.options.server_lr * _norm(rows)
+        if self.options.server_step == "rms":
+            move = _scaled_rows(rows, self.options.rms_step)
+            self.guide[ids] -= move
+            self.step = _norm(move)
+        else:
+            rows = rows * min(1.0, CLIP / (_norm(rows) + 1e-6))
+            self.guide[ids] -= self.options.server_lr * rows
+            self.step = self.options.server_lr * _norm(rows)
         self.distance += self.step
 
     def metrics(self) -> dict[str, float]:
@@ -100,6 +141,13 @@ class FedL2GServer(ServerHalf[FedL2GOptions]):
 
 def _norm(rows: Tensor) -> float:
     return float(torch.linalg.vector_norm(rows, dtype=torch.float64))
+
+
+def _scaled_rows(rows: Tensor, size: float) -> Tensor:
+    """Rows of the same directions whose root mean square is `size`; zero rows stay zero."""
+    exact = rows.double()  # no overflow, and no underflow of tiny gradients
+    rms = torch.linalg.vector_norm(exact, dim=1, keepdim=True) / math.sqrt(rows.shape[1])
+    return torch.where(rms > 0, size * exact / rms, 0.0).to(rows.dtype)
 
 
 def initial_guide(options: FedL2GOptions, task: Task) -> Tensor:
@@ -114,47 +162,79 @@ def initial_guide(options: FedL2GOptions, task: Task) -> Tensor:
     return guide
 
 
+class GuideWeight(nn.Module):
+    """A client's private weight of the pull: raised while the pull helps its quiz, lowered while it harms it."""
+
+    value: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("value", torch.ones((), dtype=torch.float64))
+
+    def adapt(self, rate: float, alignment: float) -> None:
+        """Multiply the weight by exp(rate * alignment), within 0 and its limit."""
+        self.value.mul_(math.exp(rate * alignment)).clamp_(0.0, MAX_WEIGHT)
+
+
 class FedL2GClient(ClientHalf[FedL2GOptions]):
     """Trains with guidance on its study set, then sends the guiding gradient."""
 
     def __init__(self, options: FedL2GOptions, client: Client) -> None:
         super().__init__(options, client)
-        samples = len(client.train_set)
-        if samples < 2:
-            raise SettingError(
-                f"partition: client {client.id} has {samples} training sample; FedL2G expects at least 2, one for the "
-                "study set and one for the quiz set; choose fewer clients or another partition"
-            )
-        order = torch.randperm(samples, generator=rng.torch_stream(client.task.seed, "quiz", client.id))
-        quiz_size = min(options.quiz_size, samples - 1)
-        self.quiz_set = client.train_set.subset(order[:quiz_size])
-        self.study_set = client.train_set.subset(order[quiz_size:].sort().values)
+        self._quiz_size = quiz_size(options, client)
+        self.quiz_set, self.study_set = self._split()
+        self._adaptive = GuideWeight() if options.guide_weight == "adaptive" else None
+        if self._adaptive is not None:
+            self.state["guide_weight"] = self._adaptive
 
     def expected(self) -> Specification:
         task = self.client.task
         return class_vector_spec(task.classes, self.options.width(task), task.dtype)
 
+    @property
+    def guide_weight(self) -> float:
+        """The weight of the pull in this round."""
+        if self._adaptive is not None:
+            return self._adaptive.value.item()
+        return float(self.options.guide_weight)
+
     def train(self, round: int, payload: Payload) -> Trained:
-        guide = self._guide(payload)
+        guide, weight = self._guide(payload), self.guide_weight
 
         def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             features, logits = self.model(x)
             z = features if self.options.space == "features" else logits
             own = cross_entropy(logits, y)
-            return own + mse_loss(z, guide.index_select(0, y)), own
+            return torch.add(own, mse_loss(z, guide.index_select(0, y)), alpha=weight), own
 
         log = TrainingLog()
-        if round > self.options.warmup_rounds:
-            log = self.client.fit(round, loss, [self.client.optimizer(clip=CLIP)], data=self.study_set)
-        return Trained(self._guiding_gradient(round, guide), log)
+        if trains := round > self.options.warmup_rounds:
+            data = self.study_set if self.options.quiz == "fixed" else self.client.train_set
+            log = self.client.fit(round, loss, [self.client.optimizer(clip=CLIP)], data=data)
+        found = self._guidance(round, guide, weight)
+        if trains and self._adaptive is not None:  # never in the warm-up: it must leave the client as it was
+            self._adaptive.adapt(self.options.adaptive_rate, found.alignment)
+        sent = found.rows.any(dim=1)  # a zero row would count in the mean of its class
+        log.metrics["alignment"] = found.alignment
+        return Trained(class_vectors(found.ids[sent], found.rows[sent]), log)
 
     def study_batch(self, round: int) -> ImageView:
-        """The study batch of a round's pseudo-step, drawn from the study set."""
+        """The study batch of a round's pseudo-step, drawn from the study set; a rotating quiz is drawn anew before."""
         task = self.client.task
+        if self.options.quiz == "rotating":
+            self.quiz_set, self.study_set = self._split(round)
         generator = rng.torch_stream(task.seed, "study_batch", self.client.id, round)
         return self.study_set.subset(torch.randperm(len(self.study_set), generator=generator)[: task.batch_size])
 
-    def _guiding_gradient(self, round: int, guide: Tensor) -> Payload:
+    def _split(self, *ids: int) -> tuple[ImageView, ImageView]:
+        """The quiz set and the study set, drawn from a stream of their own."""
+        train_set = self.client.train_set
+        generator = rng.torch_stream(self.client.task.seed, "quiz", self.client.id, *ids)
+        order = torch.randperm(len(train_set), generator=generator)
+        quiz, study = order[: self._quiz_size], order[self._quiz_size :]
+        return train_set.subset(quiz), train_set.subset(study.sort().values)
+
+    def _guidance(self, round: int, guide: Tensor, weight: float) -> Guidance:
         watch.start()
         task = self.client.task
         chosen = self.study_batch(round)
@@ -162,23 +242,42 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
         quiz = self.quiz_set.batch(torch.arange(len(self.quiz_set)))
         self.model.train()
         with self.client.stream("guidance", round):
-            ids, rows = guiding_gradient(
+            found = guidance(
                 self.model,
                 at_least_two(*study),
                 at_least_two(*quiz),
                 guide,
                 lr=task.client_lr,
                 space=self.options.space,
+                weight=weight,
             )
-        upload = class_vectors(ids, rows)
         watch.lap(GUIDING)
-        return upload
+        return found
 
     def _guide(self, payload: Payload) -> Tensor:
         task = self.client.task
         guide = torch.zeros(task.classes, self.options.width(task), dtype=task.dtype)
         guide[payload["ids"]] = payload["rows"]
         return guide.to(self.client.device)
+
+
+def quiz_size(options: FedL2GOptions, client: Client) -> int:
+    """The size of a client's quiz set: as given, or one batch and at most half of its training samples."""
+    samples = len(client.train_set)
+    if samples < 2:
+        raise SettingError(
+            f"partition: client {client.id} has {samples} training sample; FedL2G expects at least 2, one for the "
+            "study set and one for the quiz set; choose fewer clients or another partition"
+        )
+    if options.quiz_size is None:
+        return min(client.task.batch_size, samples // 2)
+    if options.quiz_size >= samples:
+        raise SettingError(
+            f"method.quiz_size: {options.quiz_size} leaves nothing to study of the {samples} training samples of "
+            f"client {client.id}; expected at most {samples - 1}; choose a smaller number, or leave it out (one batch, "
+            "at most half of a client's samples)"
+        )
+    return options.quiz_size
 
 
 for _options in (LogitOptions, FeatureOptions):
@@ -192,6 +291,7 @@ for _options in (LogitOptions, FeatureOptions):
             vectors="guiding gradients",
             warm_up=True,
             extra_passes=3,
+            metrics={"alignment": (-1.0, 1.0)},
             idle_without_steps=True,
             communication_note="FedL2G's uploads are small: a study batch of B samples has at most B classes, so at "
             "most B rows of the guiding gradient are not zero, and only those are sent.",

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from fedl2g.engines.base import Absent, Answer, Rejected
 from fedl2g.errors import Diverged, PayloadError
-from fedl2g.methods.base import Reply
-from fedl2g.payload import Codec, Specification, nbytes
+from fedl2g.methods.base import Reply, Traits
+from fedl2g.payload import Specification, nbytes
 from fedl2g.round.policy import Policy, State
 from fedl2g.round.record import RoundRecord
 from fedl2g.round.timing import Timing
 
 _log = logging.getLogger(__name__)
 _LOSS_LIMIT = 1e30  # so that the mean over many clients stays finite
+_NAME_LIMIT = 64  # characters shown of a received name
 
 
 class Inbox(Policy):
@@ -28,8 +29,8 @@ class Inbox(Policy):
     refused, after two such rounds in a row if it was only one. With `patient` it never does.
     """
 
-    def __init__(self, codec: Codec, expected: Specification, timing: Timing, *, patient: bool) -> None:
-        self.codec = codec
+    def __init__(self, traits: Traits, expected: Specification, timing: Timing, *, patient: bool) -> None:
+        self.traits = traits
         self.expected = expected
         self.timing = timing
         self.patient = patient
@@ -41,13 +42,23 @@ class Inbox(Policy):
         self._refused: dict[int, str] = {}
         self._missing: dict[int, str] = {}
         self._losses: dict[int, float] = {}
+        self._metrics: dict[str, dict[int, float]] = {}
 
     def check(self, reply: Reply) -> None:
         """Raise PayloadError if the reply cannot be used."""
         loss = reply.report.loss
         if loss is not None and not abs(loss) < _LOSS_LIMIT:
             raise PayloadError("its training loss is NaN, infinite or too large")
-        self.codec.check(reply.payload, self.expected)
+        self._check_metrics(reply.report.metrics)
+        self.traits.codec.check(reply.payload, self.expected)
+
+    def _check_metrics(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            if name not in self.traits.metrics:
+                raise PayloadError(f"its report has an unknown number {name[:_NAME_LIMIT]!r}")
+            low, high = self.traits.metrics[name]
+            if not low <= value <= high:  # also refuses NaN
+                raise PayloadError(f"its {name} is {value}; expected a number from {low:g} to {high:g}")
 
     def collect(self, round: int, answers: Iterable[Answer]) -> list[Reply]:
         """The usable replies, ordered by client because float sums depend on the order."""
@@ -68,6 +79,11 @@ class Inbox(Policy):
         self._empty = empty
         accepted.sort(key=lambda reply: reply.client)
         self._losses = {reply.client: reply.report.loss for reply in accepted if reply.report.loss is not None}
+        self._metrics = {
+            name: values
+            for name in self.traits.metrics
+            if (values := {r.client: r.report.metrics[name] for r in accepted if name in r.report.metrics})
+        }
         return accepted
 
     def _accept(self, round: int, reply: Reply) -> bool:
@@ -87,6 +103,8 @@ class Inbox(Policy):
         record.missing |= self._missing
         record.client_losses = self._losses
         record.loss = statistics.fmean(self._losses.values()) if self._losses else None
+        record.client_metrics = self._metrics
+        record.metrics = {name: statistics.fmean(values.values()) for name, values in self._metrics.items()}
 
     def state_dict(self) -> State:
         return {}, {"empty": self._empty}

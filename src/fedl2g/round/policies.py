@@ -54,7 +54,7 @@ def make_policies(experiment: Experiment, server: AnyServerHalf, engine: Engine)
     patient = engine.retries or (mechanism is not None and mechanism.settings.noise == "server")
     return Policies(
         sampler=samplers.get(e.sampler_name)(e),
-        inbox=Inbox(traits.codec, aggregator.arriving, timing, patient=patient),
+        inbox=Inbox(traits, aggregator.arriving, timing, patient=patient),
         availability=Availability(e.availability, e.clients, e.seed),
         aggregator=aggregator,
         ledger=PrivacyLedger(mechanism, uploads=traits.uploads != "nothing") if mechanism is not None else Ledger(),

@@ -51,6 +51,8 @@ class RoundRecord:
     accuracy: Accuracy | None = None  # None in rounds without evaluation
     loss: float | None = None  # cross entropy alone, mean over the clients that trained
     client_losses: dict[int, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)  # the clients' own numbers, mean over those that sent one
+    client_metrics: dict[str, dict[int, float]] = field(default_factory=dict)
     up_bytes: int = 0
     down_bytes: int = 0
     client_seconds: float = 0.0  # summed over participants

@@ -46,6 +46,7 @@ def scalars(record: RoundRecord) -> dict[str, float]:
         "seconds/evaluation": record.evaluation_seconds,
         "replies/refused": float(len(record.refused)),
         "replies/missing": float(len(record.missing)),
+        **{f"clients/{name}": value for name, value in record.metrics.items()},
         **{f"server/{name}": value for name, value in record.server.items()},
         **{f"privacy/{name}": value for name, value in record.privacy.items()},
     }

@@ -18,7 +18,7 @@ class Protect(Stage):
     def apply(self, upload: Upload) -> Upload:
         report = upload.report
         if self.against_the_server:  # redact what the report would reveal about the client's data
-            report = replace(report, samples=1, steps=min(1, report.steps), loss=None)
+            report = replace(report, samples=1, steps=min(1, report.steps), loss=None, metrics={})
         if not upload.payload:
             return replace(upload, report=report)
         start = {} if "ids" in upload.payload else upload.received

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ _COUNT_LIMIT = 2**40  # upper bound on samples and steps
 _SECONDS_LIMIT = 1e9  # upper bound on training time: sums over many clients must stay finite
 _NAME_LIMIT = 64
 _REASON_LIMIT = 5_000  # characters of a refusal that are kept: the last ones, which name the error
-_OTHERS_LIMIT = 16  # additional predictors of a method
+_OTHERS_LIMIT = 16  # additional predictors of a method, numbers of its own in a report
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,10 @@ def pack_reply(run: str, round: int, reply: Reply) -> RecordDict:
     if report.loss is not None:
         numbers["loss"] = float(report.loss)
     about = ConfigRecord({"run": run, "round": round, "client": reply.client})
-    return RecordDict({"about": about, "report": MetricRecord(numbers), "payload": _pack(reply.payload)})
+    metrics = MetricRecord({name: float(value) for name, value in report.metrics.items()})
+    return RecordDict(
+        {"about": about, "report": MetricRecord(numbers), "metrics": metrics, "payload": _pack(reply.payload)}
+    )
 
 
 def unpack_reply(records: RecordDict, *, client: int, run: str, round: int, limit: int) -> Reply:
@@ -121,8 +125,21 @@ def unpack_reply(records: RecordDict, *, client: int, run: str, round: int, limi
     samples = _count(numbers.get("samples"), "samples")
     if samples < 1:
         raise PayloadError("the report: the train set has no samples; expected at least 1")
-    report = Report(samples, _count(numbers.get("steps"), "steps"), loss, seconds)
+    steps, metrics = _count(numbers.get("steps"), "steps"), _metrics(records)
+    report = Report(samples, steps, loss, seconds, metrics=metrics)
     return Reply(client, _unpack(records, limit), report)
+
+
+def _metrics(records: RecordDict) -> dict[str, float]:
+    """The method's own numbers in a report; the inbox checks that they are declared and in range."""
+    metrics: dict[str, float] = {}
+    for name, value in _record(records, "metrics", MetricRecord).items():
+        if len(metrics) == _OTHERS_LIMIT:
+            raise PayloadError(f"the report: it has too many numbers of its method; expected at most {_OTHERS_LIMIT}")
+        if len(name) > _NAME_LIMIT or not isinstance(value, float) or not math.isfinite(value):
+            raise PayloadError(f"the report: its {name[:_NAME_LIMIT]!r} is not valid; expected a finite number")
+        metrics[name] = value
+    return metrics
 
 
 def pack_evaluation(run: str, round: int, evaluation: Evaluation) -> RecordDict:
