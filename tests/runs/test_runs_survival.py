@@ -186,7 +186,7 @@ def run_on_workers(toml: str, out: str, pids: str) -> None:
 
     class Note(Slow):
         def on_start(self, federation: Federation) -> None:
-            Path(pids).write_text(" ".join(str(worker.process.pid) for worker in federation.engine._workers))
+            Path(pids).write_text(" ".join(map(str, federation.engine.pids)))
 
     fedl2g.run(Experiment.from_toml(toml), out, [Note()])
 
@@ -232,8 +232,7 @@ def test_a_killed_worker_is_noticed_and_the_run_goes_on(
     def kill_one(engine: WorkersEngine, round: int, *args: Any) -> Iterator[Reply]:
         for reply in real(engine, round, *args):
             if round == 3 and not killed:  # one client has answered, the others have not
-                victim = engine._workers[1 - engine.home[reply.client]]
-                os.kill(victim.process.pid, signal.SIGKILL)
+                os.kill(engine.pids[1 - engine.home[reply.client]], signal.SIGKILL)
                 killed.append(time.monotonic())
             yield reply
 
