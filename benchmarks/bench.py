@@ -216,7 +216,7 @@ class Bench:
         busiest: dict[str, list[float]] = {name: [] for name in engines}
 
         def noted(name: str) -> Callable[[], None]:
-            play, pids = rounds_of(engines[name]), [w.process.pid for w in engines[name].engine._workers]
+            play, pids = rounds_of(engines[name]), engines[name].engine.pids
 
             def noting() -> None:
                 before = [cpu_seconds(pid) for pid in pids]

@@ -16,6 +16,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fedl2g.engines.processes import WorkerPool, shared_workers
 from fedl2g.experiment import Experiment, overlay
 from fedl2g.runs.checkpoint import newest
 from fedl2g.runs.directory import RunDirectory
@@ -40,6 +41,29 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def _worker_pool() -> Iterator[WorkerPool]:
+    pool = WorkerPool()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="module")
+def kept_workers(_worker_pool: WorkerPool) -> Iterator[None]:
+    """Worker processes go on to the next test: importing torch is what takes the time."""
+    with shared_workers(_worker_pool):
+        yield
+
+
+@pytest.fixture
+def own_workers() -> Iterator[None]:
+    """Worker processes that end with the test, which has modules of its own."""
+    pool = WorkerPool()
+    with shared_workers(pool):
+        yield
+    pool.close()
 
 
 @pytest.fixture

@@ -6,25 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from fedl2g.engines.inline import InlineEngine
-from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.methods.registry import get_method
 from fedl2g.setup import Setup, prepare
-
-
-def tiny(**settings: Any) -> Experiment:
-    """Five clients on 160 digits."""
-    given: dict[str, Any] = {
-        "method": {"name": "fedl2g-f", "warmup_rounds": 0},
-        "samples": 160,
-        "image_size": 16,
-        "partition": "iid",
-        "models": "small_cnn,small_resnet",
-        "clients": 5,
-        "participation": 0.6,
-        "rounds": 3,
-    }
-    return Experiment(**{**given, **settings})
+from five_clients import tiny
 
 
 def tiny_setup(**settings: Any) -> Setup:

@@ -1,4 +1,7 @@
-"""Noise, attacks, robust aggregation and unstable clients give the same run on every engine, and after a resume."""
+"""Every method gives the same bits inline and on two workers, with each setting; all settings at once after a resume.
+
+tests/flower/test_flower_simulation.py compares the Flower simulation with inline.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_helpers import bits, federation_of
 
 import fedl2g
+from compared import METHODS, PAIRS, REFUSED, experiment
+from fedl2g.engines.base import open_engine
+from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
+from fedl2g.methods.registry import get_method
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.setup import prepare
+
+pytestmark = pytest.mark.usefixtures("kept_workers")
 
 HARD: dict[str, Any] = {
     "method": "feddistill",
@@ -26,22 +37,12 @@ HARD: dict[str, Any] = {
 }
 
 
-PRIVATE: dict[str, Any] = {
-    **{name: HARD[name] for name in ("method", "samples", "image_size", "partition", "models", "clients", "rounds")},
-    "participation": 0.6,
-    "availability": {"dropout_before": 0.2, "dropout_after": 0.2},
-}
-
-
 def _history(path: Path) -> list[dict[str, Any]]:
     records = [record.to_dict() for record in RunDirectory.open(path).history()]
     return [{name: value for name, value in record.items() if "seconds" not in name} for record in records]
 
 
-def test_a_hard_world_is_the_same_on_workers_and_after_an_interruption(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedl2g.engines.workers.step_seconds", lambda *a, **k: 1.0)  # measured for nothing here
+def test_a_hard_world_is_the_same_on_workers_and_after_an_interruption(tmp_path: Path) -> None:
     fedl2g.run(Experiment(**HARD), tmp_path / "inline")
     expected = _history(tmp_path / "inline")
     assert any(record["late"] for record in expected)
@@ -59,34 +60,55 @@ def test_a_hard_world_is_the_same_on_workers_and_after_an_interruption(
     assert _history(run.path) == expected
 
 
-@pytest.mark.parametrize(
-    "privacy",
-    [
-        {"clip": 1.0, "noise_multiplier": 1.0, "noise": "client"},
-        {"clip": 1.0, "noise_multiplier": 1.0, "noise": "server"},
-        {"clip": 1.0, "noise_multiplier": 0.5, "denominator": "counted"},
-        {"dense_uploads": True},
-    ],
-    ids=["client", "server", "counted", "dense"],
-)
-def test_a_private_world_is_the_same_on_workers(
-    privacy: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedl2g.engines.workers.step_seconds", lambda *a, **k: 1.0)
-    outcomes = []
-    for engine in ("inline", "workers"):
-        path = tmp_path / engine
-        execution = {"engine": engine, "workers": 2, "checkpoint_every": 3}
-        fedl2g.run(Experiment(**{**PRIVATE, "privacy": privacy}, execution=execution), path)
-        outcomes.append((_history(path), _tensors(path)))
-    assert outcomes[0] == outcomes[1]
-    if "clip" in privacy:
-        assert outcomes[0][0][-1]["privacy"]["epsilon"] > 0
-        plain = Experiment(**{**PRIVATE, "privacy": {**privacy, "noise_multiplier": 1e-6}})
-        fedl2g.run(plain, tmp_path / "plain")
-        assert _history(tmp_path / "plain") != outcomes[0][0]  # the noise does show in these numbers
+class Runs:
+    """What a run has come to, of each engine, method and setting; each is made once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.made: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+    def __call__(self, method: str, setting: str, engine: str = "inline") -> dict[str, Any]:
+        key = (method, setting, engine)
+        if key not in self.made:
+            setup = prepare(experiment(*key))
+            federation = federation_of(setup, open_engine(setup))
+            try:
+                federation.run()
+                self.made[key] = bits(federation, self.folder / str(len(self.made)))
+            finally:
+                federation.engine.close()
+        return self.made[key]
 
 
-def _tensors(path: Path) -> dict[str, bytes]:
-    files = max((path / "checkpoints").glob("round-*")).glob("*.safetensors")
-    return {file.name: file.read_bytes() for file in files}
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("compared"))
+
+
+@pytest.mark.parametrize(("method", "setting"), PAIRS)
+def test_inline_and_workers_give_the_same_bits(method: str, setting: str, runs: Runs) -> None:
+    inline, workers = runs(method, setting), runs(method, setting, "workers")
+    assert [record["round"] for record in inline["records"]] == [0, 1, 2]
+    assert inline["clients"]
+    assert inline == workers
+
+
+@pytest.mark.parametrize(("method", "setting"), sorted(REFUSED))
+def test_what_is_not_compared_is_refused(method: str, setting: str) -> None:
+    with pytest.raises(SettingError, match=rf"^privacy\.clip: {method}"):
+        experiment(method, setting)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_settings_show_in_what_is_compared(method: str, runs: Runs) -> None:
+    """Equal engines prove nothing of a setting that does nothing: each shows in the records or the server's state."""
+    uploads = get_method(method).traits.uploads
+    without_effect = {
+        "nothing": {"plain", "robust rule", "dense"},
+        "network": {"plain", "dense"},
+        "class vectors": {"plain"},
+    }[uploads]
+    found = {setting: runs(method, setting) for name, setting in PAIRS if name == method}
+    plain = found["plain"]
+    same = {s for s, f in found.items() if (f["records"], f["server"]) == (plain["records"], plain["server"])}
+    assert same == without_effect

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_helpers import tiny
 
 from fedl2g.engines.memory import available_bytes, memory_budget
+from five_clients import tiny
 
 
 def _machine(root: Path, kilobytes: int, own_group: str = "/") -> None:

@@ -19,6 +19,8 @@ from fedl2g.methods.registry import Method
 from fedl2g.payload import Payload
 from fedl2g.round.record import RoundRecord
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 
 class Clock:
     """A clock that moves only when it is told to."""

@@ -20,6 +20,8 @@ from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.setup import Setup
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 CPU = torch.device("cpu")
 Tiny = Callable[..., Experiment]
 Outcome = Callable[[Path], dict[str, Any]]

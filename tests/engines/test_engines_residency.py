@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from engine_helpers import bits, federation_of, inline, tiny, tiny_setup
+from engine_helpers import bits, federation_of, inline, tiny_setup
 from safetensors import SafetensorError
 
 import fedl2g
@@ -24,6 +24,9 @@ from fedl2g.federation import Federation, Observer
 from fedl2g.learning.client import Task
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
+from five_clients import tiny
+
+pytestmark = pytest.mark.usefixtures("kept_workers")
 
 # A user's network whose head counts its batches: what a method's half finds in a fresh one must be a fresh one's.
 FACTORY = """

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+
+from fedl2g import Experiment, resume, run
+from fedl2g.data import load_dataset, make_partition
+from fedl2g.engines.workers import WorkersEngine
+from fedl2g.errors import SettingError
+from fedl2g.learning.client import Task
+from fedl2g.methods.base import Combined
+from fedl2g.methods.registry import get_method
+from fedl2g.payload import class_vectors
+from fedl2g.references import load_plugin
+from fedl2g.setup import Setup
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "fedema.py"
@@ -23,7 +36,7 @@ def fedl2g(folder: Path, *arguments: str) -> dict[str, object]:
         cwd=folder,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": ""},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},  # not the folder: the command adds it
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -34,28 +47,32 @@ def test_the_example_method_is_one_short_file() -> None:
     assert len(EXAMPLE.read_text().splitlines()) <= 60
 
 
+def outcome(run: Path) -> tuple[list[dict[str, object]], dict[str, bytes]]:
+    """The records of a run without times, and all tensors of its last checkpoint."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    records = [{name: value for name, value in line.items() if "seconds" not in name} for line in lines]
+    return records, {
+        path.name: path.read_bytes() for path in max((run / "checkpoints").iterdir()).glob("*.safetensors")
+    }
+
+
+@pytest.mark.usefixtures("kept_workers")
 def test_the_example_method_gives_the_same_numbers_on_every_engine(tmp_path: Path) -> None:
+    """Inline by the command, on workers from Python; tests/flower has it on Flower."""
     arguments = ("run", "--plugin", str(EXAMPLE), "--method", "fedema", "--models", "small_cnn,small_mobilenet", *TINY)
     inline = fedl2g(tmp_path, *arguments, "--out", "inline")
-    workers = fedl2g(tmp_path, *arguments, "--engine", "workers", "--out", "workers")
-    for name in ("best_accuracy", "last_accuracy", "best_loss", "up_mb_per_round", "down_mb_per_round"):
-        assert inline[name] == workers[name]
-    servers = [
-        path / "checkpoints" / "round-000002" / "server.safetensors"
-        for path in (tmp_path / "inline", tmp_path / "workers")
-    ]
-    assert servers[0].read_bytes() == servers[1].read_bytes()
+    load_plugin(str(EXAMPLE))
+    experiment = Experiment(
+        method="fedema", models="small_cnn,small_mobilenet", samples=160, partition="iid", clients=2, rounds=2,
+        execution={"engine": "workers"},
+    )  # fmt: skip
+    assert run(experiment, tmp_path / "workers").best_accuracy == inline["best_accuracy"]
+    records, files = outcome(tmp_path / "inline")
+    assert len(records) == len(files) == 3
+    assert outcome(tmp_path / "workers") == (records, files)
 
 
 def test_memory_of_the_example_method(tmp_path: Path) -> None:
-    import torch
-
-    from fedl2g.learning.client import Task
-    from fedl2g.methods.base import Combined
-    from fedl2g.methods.registry import get_method
-    from fedl2g.payload import class_vectors
-    from fedl2g.references import load_plugin
-
     load_plugin(str(EXAMPLE))
     method = get_method("fedema")
     task = Task(classes=3, image_shape=(3, 32, 32), seed=0, rounds=1, auxiliary="small_cnn", feature_dim=2)
@@ -68,7 +85,8 @@ def test_memory_of_the_example_method(tmp_path: Path) -> None:
     assert server.broadcast(3)["rows"].tolist() == [[3.0, 7.0], [1.0, 1.0]]
 
 
-def test_own_models_and_data_with_one_channel_and_odd_shapes(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("own_workers")
+def test_own_models_and_data_with_one_channel_and_odd_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_models.py").write_text(
         "from torch import nn\n\n\n"
         "def network(classes, image_shape):\n"
@@ -80,27 +98,23 @@ def test_own_models_and_data_with_one_channel_and_odd_shapes(tmp_path: Path) -> 
     labels = np.arange(160) % 3
     images = (rng.random((160, 28, 36)) * 80 + 70 * labels[:, None, None]).astype(np.uint8)
     np.savez(tmp_path / "my.npz", images=images, labels=labels)
-    for engine in ("inline", "workers"):
-        result = fedl2g(
-            tmp_path, "run", "--dataset", "my.npz", "--models", "my_models:network,small_resnet",
-            "--method", "fedl2g-f", "--set", "method.warmup_rounds=0", "--engine", engine, "--out", engine, *TINY,
-        )  # fmt: skip
-        assert result["rounds"] == 2
-    metrics = [
-        [json.loads(line)["accuracy"] for line in (tmp_path / engine / "metrics.jsonl").read_text().splitlines()]
-        for engine in ("inline", "workers")
-    ]
-    assert metrics[0] == metrics[1]
+    result = fedl2g(
+        tmp_path, "run", "--dataset", "my.npz", "--models", "my_models:network,small_resnet",
+        "--method", "fedl2g-f", "--set", "method.warmup_rounds=0", "--out", "inline", *TINY,
+    )  # fmt: skip
+    assert result["rounds"] == 2
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    experiment = Experiment(
+        method={"name": "fedl2g-f", "warmup_rounds": 0}, dataset="my.npz", models="my_models:network,small_resnet",
+        samples=160, partition="iid", clients=2, rounds=2, execution={"engine": "workers", "workers": 1},
+    )  # fmt: skip
+    run(experiment, tmp_path / "workers")
+    assert outcome(tmp_path / "workers") == outcome(tmp_path / "inline")
 
 
+@pytest.mark.usefixtures("own_workers")
 def test_workers_do_not_call_the_users_data_function_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import shutil
-
-    from fedl2g import Experiment, run
-    from fedl2g.data import load_dataset, make_partition
-    from fedl2g.engines.workers import WorkersEngine
-    from fedl2g.setup import Setup
-
     (tmp_path / "counted_data.py").write_text(
         "import numpy as np\n\n\n"
         "def load():\n"
@@ -109,7 +123,7 @@ def test_workers_do_not_call_the_users_data_function_again(tmp_path: Path, monke
         "    return np.random.RandomState(0).randint(0, 256, (60, 16, 16), dtype=np.uint8), np.arange(60) % 3\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    execution = {"engine": "workers", "workers": 2}
+    execution = {"engine": "workers", "workers": 1}
     experiment = Experiment(
         method="local", dataset="counted_data:load", samples=50, partition="iid", clients=2, rounds=1,
         models="small_cnn", execution=execution,
@@ -133,9 +147,6 @@ def test_workers_do_not_call_the_users_data_function_again(tmp_path: Path, monke
 def test_code_named_in_a_run_directory_is_imported_only_when_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedl2g import Experiment, resume, run
-    from fedl2g.errors import SettingError
-
     (tmp_path / "others_models.py").write_text(
         "from torch import nn\n\n\n"
         "def network(classes):\n"

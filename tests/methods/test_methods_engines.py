@@ -1,8 +1,7 @@
-"""Every method gives the same bits on each engine, and after an interruption."""
+"""Every method gives the same bits after an interruption, and however often it is evaluated."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,7 @@ import safetensors.torch
 import torch
 
 from fedl2g.data import load_dataset, make_partition
-from fedl2g.engines import workers
-from fedl2g.engines.base import Engine, open_engine
+from fedl2g.engines.base import open_engine
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer, RoundRecord
 from fedl2g.methods.registry import get_method, method_names
@@ -57,49 +55,6 @@ def bits(federation: Federation, directory: Path) -> dict[str, Any]:
         "server": {name: tensor.numpy().tobytes() for name, tensor in tensors.items()},
         "clients": {file.name: file.read_bytes() for file in files},
     }
-
-
-class _KeptWorker(workers._Worker):
-    """A worker whose process goes on to the next test: importing torch is what takes the time."""
-
-    idle: list[tuple[Any, Any]] = []  # noqa: RUF012
-
-    def __init__(self, number: int, clients: list[int]) -> None:
-        if self.idle:
-            self.number, self.clients = number, clients
-            self.process, self.connection = self.idle.pop()
-        else:
-            super().__init__(number, clients)
-
-    def close(self) -> None:
-        self.idle.append((self.process, self.connection))
-
-
-@pytest.fixture(scope="module")
-def kept_workers() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers, "_Worker", _KeptWorker)
-        patch.setattr(workers, "_costs", lambda setup: [1.0] * setup.experiment.clients)
-        yield
-    for process, connection in _KeptWorker.idle:
-        connection.close()
-        process.wait(timeout=20)
-    _KeptWorker.idle.clear()
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.usefixtures("kept_workers")
-def test_inline_and_workers_give_the_same_bits(method: str, tmp_path: Path) -> None:
-    found = {}
-    for name in ("inline", "workers"):
-        federation = make_federation(make_setup(method, rounds=2, execution={"engine": name, "workers": 2}))
-        engine: Engine = federation.engine
-        try:
-            federation.run()
-            found[name] = bits(federation, tmp_path / name)
-        finally:
-            engine.close()
-    assert found["inline"] == found["workers"]
 
 
 class _Interrupt(Observer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -19,15 +19,6 @@ from fedl2g.models.catalog import ARCHITECTURES, GROUPS
 from fedl2g.models.split import FeaturePool
 
 CLASSES = 7
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small work on several threads crawls when the machine is busy with something else."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def on_meta(name: str, image_shape: tuple[int, int, int] = (3, 32, 32), feature_dim: int = 512) -> SplitModel:

@@ -6,25 +6,10 @@ from typing import Any
 
 import pytest
 
-from fedl2g.experiment import Experiment
-
-TINY: dict[str, Any] = {
-    "method": {"name": "fedl2g-f", "warmup_rounds": 0},
-    "samples": 160,
-    "image_size": 16,
-    "partition": "iid",
-    "models": "small_cnn,small_resnet",
-    "clients": 5,
-    "participation": 0.6,
-    "rounds": 3,
-}
+import five_clients
 
 
 @pytest.fixture(scope="session")
 def tiny() -> Any:
     """Makes a federation of five clients on 160 digits."""
-
-    def make(**settings: Any) -> Experiment:
-        return Experiment(**{**TINY, **settings})
-
-    return make
+    return five_clients.tiny

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import logging
 import multiprocessing
 import os
-import random
 import resource
 import shutil
 import signal
@@ -28,6 +26,7 @@ from fedl2g.engines.workers import WorkersEngine
 from fedl2g.errors import FedL2GError, RunError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
+from fedl2g.learning.optimizer import ClippedSGD
 from fedl2g.methods.base import Reply
 from fedl2g.references import load_plugin
 from fedl2g.round.record import RoundRecord
@@ -147,20 +146,33 @@ def test_killed_at_every_kind_of_file_operation(tiny: Tiny, outcome: Outcome, tm
     assert not list(out.glob("**/.*"))
 
 
-def test_killed_at_random_moments(tiny: Tiny, outcome: Outcome, uninterrupted: dict[str, Any], tmp_path: Path) -> None:
-    moments, out, killed = random.Random(), tmp_path / "run", 0
-    for first in (True, False, False, False, False):
-        process = start(run_and_linger, tiny().to_toml(), str(out))
-        if not first:
-            wait_for((out / "run.json").exists)
-        time.sleep(moments.uniform(0.0, 0.7))
-        with contextlib.suppress(ProcessLookupError):  # a fast machine may have come to the end before
-            os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        killed += process.exitcode == -signal.SIGKILL
-    assert killed >= 2
-    result = fedl2g.resume(out) if (out / "run.json").exists() else fedl2g.run(tiny(), out)
-    assert result.status == "finished"
+def run_until_step(toml: str, out: str, fatal: int) -> None:
+    """In a process of its own: be killed at the n-th training step, with no file open."""
+    left, step = fatal, ClippedSGD.step
+
+    def counted(optimizer: ClippedSGD) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        step(optimizer)
+
+    ClippedSGD.step = counted  # type: ignore[method-assign]
+    fedl2g.run(Experiment.from_toml(toml), out)
+
+
+def test_killed_in_the_middle_of_training(
+    tiny: Tiny, outcome: Outcome, uninterrupted: dict[str, Any], tmp_path: Path
+) -> None:
+    """Rounds 2 to 4 take six steps each; the last number is the last step of all."""
+    out, reached = tmp_path / "run", []
+    for fatal in (3, 8, 2, 12):
+        process = start(run_until_step, tiny().to_toml(), str(out), fatal)
+        process.join(300)
+        assert process.exitcode == -signal.SIGKILL
+        reached.append(RunDirectory(out).history()[-1].round)
+    assert reached == [1, 2, 2, 3]
+    assert fedl2g.resume(out).status == "finished"
     assert outcome(out) == uninterrupted
 
 
@@ -176,17 +188,12 @@ class Slow(Observer):
         time.sleep(0.3)
 
 
-def run_and_linger(toml: str, out: str) -> None:
-    """In a process of its own: leave time to be killed."""
-    fedl2g.run(Experiment.from_toml(toml), out, [Slow()])
-
-
 def run_on_workers(toml: str, out: str, pids: str) -> None:
     """In a process of its own: note the worker processes, and go slowly."""
 
     class Note(Slow):
         def on_start(self, federation: Federation) -> None:
-            Path(pids).write_text(" ".join(str(worker.process.pid) for worker in federation.engine._workers))
+            Path(pids).write_text(" ".join(map(str, federation.engine.pids)))
 
     fedl2g.run(Experiment.from_toml(toml), out, [Note()])
 
@@ -232,8 +239,7 @@ def test_a_killed_worker_is_noticed_and_the_run_goes_on(
     def kill_one(engine: WorkersEngine, round: int, *args: Any) -> Iterator[Reply]:
         for reply in real(engine, round, *args):
             if round == 3 and not killed:  # one client has answered, the others have not
-                victim = engine._workers[1 - engine.home[reply.client]]
-                os.kill(victim.process.pid, signal.SIGKILL)
+                os.kill(engine.pids[1 - engine.home[reply.client]], signal.SIGKILL)
                 killed.append(time.monotonic())
             yield reply
 

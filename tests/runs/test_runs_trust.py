@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 import tomli_w
 
 import fedl2g
+from fedl2g.cli import main
 from fedl2g.data import load_dataset
 from fedl2g.deploy.export import export_client
 from fedl2g.errors import FedL2GError, RunError, SettingError
@@ -237,17 +240,15 @@ def test_a_file_and_a_directory_that_do_not_belong_together_are_not_resumed(scen
         fedl2g.resume(path)
 
 
-def command(scene: Scene, *arguments: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join([str(ROOT / "src"), str(scene.folder)])
-    return subprocess.run(
-        [sys.executable, "-m", "fedl2g", *arguments],
-        cwd=scene.folder,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": paths},
-        check=False,
-        timeout=300,
-    )
+def in_process(*arguments: str) -> tuple[int, str, str]:
+    """What the command says, called as the console script calls it."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["fedl2g", *arguments])
+        patch.setattr(sys, "path", list(sys.path))
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return int(ended.value.code or 0), out.getvalue(), err.getvalue()
 
 
 COMMANDS = {
@@ -265,22 +266,39 @@ def test_every_command_refuses_and_takes_trust(name: str, scene: Scene, own: Pat
     if name == "resume":
         (path / "result.json").unlink()
         shutil.rmtree(path / "checkpoints")
-    refused = command(scene, *COMMANDS[name])
+    code, _, told = in_process(*COMMANDS[name])
+    assert (code, told.count("\n")) == (2, 1)
+    assert "names code to import (evil:network)" in told
+    assert "--trust" in told
+    assert not scene.mark.exists()
+    code, _, told = in_process(*COMMANDS[name], "--trust")
+    assert code == 0, told
+    assert scene.mark.exists() == (name != "show")  # to show a run takes no network
+
+
+def test_a_process_of_its_own_refuses_too(scene: Scene, own: Path) -> None:
+    """The tests above have imported the package before; here the command starts from nothing, in the run's folder."""
+    shutil.copytree(own, scene.folder / "run")
+    refused = subprocess.run(
+        [sys.executable, "-m", "fedl2g", *COMMANDS["export"]],
+        cwd=scene.folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(scene.folder)])},
+        check=False,
+        timeout=300,
+    )
     assert refused.returncode == 2
     assert refused.stderr.count("\n") == 1
     assert "names code to import (evil:network)" in refused.stderr
-    assert "--trust" in refused.stderr
     assert not scene.mark.exists()
-    trusted = command(scene, *COMMANDS[name], "--trust")
-    assert trusted.returncode == 0, trusted.stderr
-    assert scene.mark.exists() == (name != "show")  # to show a run takes no network
 
 
 def test_list_imports_nothing(scene: Scene, own: Path) -> None:
     shutil.copytree(own, scene.folder / "run")
-    listed = command(scene, "list", ".")
-    assert listed.returncode == 0, listed.stderr
-    assert "fedproto" in listed.stdout
+    code, listed, told = in_process("list", ".")
+    assert code == 0, told
+    assert "fedproto" in listed
     assert not scene.mark.exists()
 
 

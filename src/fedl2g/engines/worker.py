@@ -36,6 +36,8 @@ def main() -> None:
             header, payload = wire.receive(connection)
             try:
                 if header["do"] == "start":
+                    if served is not None:  # of a run that is over
+                        served.host.close()
                     served = _WorkerHost(header)
                 elif served is not None:
                     served.serve(connection, header, payload)

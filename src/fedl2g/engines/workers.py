@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from fedl2g import errors
 from fedl2g.engines import wire
 from fedl2g.engines.base import Check, Evaluation, Rejected, WorkerLost, register_engine
+from fedl2g.engines.processes import WorkerProcess, release_process, take_process
 from fedl2g.methods.base import Reply, Report
 from fedl2g.methods.registry import get_method
 from fedl2g.models.calibration import step_seconds
@@ -20,30 +18,13 @@ from fedl2g.payload import Payload
 from fedl2g.setup import Setup
 
 
+@dataclass(frozen=True)
 class _Worker:
-    """One worker process, its connection and the clients pinned to it."""
+    """One worker's process and the clients pinned to it."""
 
-    def __init__(self, number: int, clients: list[int]) -> None:
-        self.number = number
-        self.clients = clients
-        ours, theirs = socket.socketpair()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "fedl2g.engines.worker", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-        )
-        theirs.close()
-        self.connection = Connection(ours.detach())
-
-    def close(self) -> None:
-        self.connection.close()
-        try:
-            self.process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+    number: int
+    clients: list[int]
+    process: WorkerProcess
 
 
 class WorkersEngine:
@@ -60,16 +41,20 @@ class WorkersEngine:
         self.home = {client: number for number, clients in enumerate(self.placement) for client in clients}
         self.traits = get_method(setup.experiment.method.name).traits
         self._workers: list[_Worker] = []
+        self._start()
+
+    def _start(self) -> None:
+        self._workers = [_Worker(number, own, take_process()) for number, own in enumerate(self.placement)]
         try:
-            self._workers = self._start(range(count))
+            self._introduce(self._workers)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, numbers: Iterable[int]) -> list[_Worker]:
-        started = [_Worker(number, self.placement[number]) for number in numbers]
+    def _introduce(self, workers: Sequence[_Worker]) -> None:
+        """Tell each worker its clients and their setup."""
         described = self.setup.describe()
-        for worker in started:
+        for worker in workers:
             start = {
                 "do": "start",
                 "worker": worker.number,
@@ -79,9 +64,8 @@ class WorkersEngine:
                 "setup": described,
             }
             self._send(worker, wire.pack(start))
-        for _ in self._answers(started):
+        for _ in self._answers(workers):
             pass
-        return started
 
     def train(self, round: int, clients: Sequence[int], payload: Payload, check: Check) -> Iterator[Reply]:
         asked = self._request("train", clients, payload, round=round)
@@ -103,13 +87,17 @@ class WorkersEngine:
         # All workers are replaced: the survivors may be in the middle of a request whose answers nobody would read.
         for worker in self._workers:
             worker.process.kill()
-            worker.close()
-        self._workers = self._start(range(len(self.placement)))
+        self._start()
 
     def close(self) -> None:
         for worker in self._workers:
-            worker.close()
+            release_process(worker.process)
         self._workers = []
+
+    @property
+    def pids(self) -> list[int]:
+        """The process id of each worker, by the worker's number."""
+        return [worker.process.pid for worker in self._workers]
 
     def _request(self, what: str, clients: Sequence[int], payload: Payload, **more: object) -> list[_Worker]:
         """Send each worker that holds any of the clients a request for its own; returns these workers."""
@@ -131,19 +119,19 @@ class WorkersEngine:
 
     def _send(self, worker: _Worker, message: bytes) -> None:
         try:
-            wire.send_packed(worker.connection, message)
+            worker.process.send(message)
         except OSError as error:
             raise self._lost(worker) from error
 
     def _answers(self, asked: Sequence[_Worker]) -> Iterator[tuple[wire.Header, Payload]]:
         """Yield the workers' answers as they arrive, until every worker is done."""
-        busy = {worker.connection: worker for worker in asked}
+        busy = {worker.process.connection: worker for worker in asked}
         while busy:
             for connection in wait(list(busy)):
                 assert isinstance(connection, Connection)
                 worker = busy[connection]
                 try:
-                    header, payload = wire.receive(connection)
+                    header, payload = worker.process.receive()
                 except (EOFError, OSError) as error:
                     raise self._lost(worker) from error
                 if "error" in header:
@@ -155,10 +143,7 @@ class WorkersEngine:
                     yield header, payload
 
     def _lost(self, worker: _Worker) -> WorkerLost:
-        try:
-            code = worker.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            code = None
+        code = worker.process.exit_code()
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         return WorkerLost(
             f"worker {worker.number} (process {worker.process.pid}, {len(worker.clients)} clients) died: {how}"
