@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,6 +76,8 @@ def show_paper_experiment(
     from fedl2g.paper.figures import draw_experiment
 
     written = list(map(str, draw_experiment(experiment, study, stem, seeds)))
+    if experiment.kind == "convergence":
+        written += _write_convergence(study, stem, as_json)
     if as_json:
         print_json({"files": written})
     else:
@@ -83,7 +85,6 @@ def show_paper_experiment(
 
 
 def _show_table(experiment: PaperExperiment, study: Study, seeds: int | None, stem: Path, as_json: bool) -> None:
-    from fedl2g.files import reason_of, write_text
     from fedl2g.paper import tables
 
     sheets = tables.sheets(experiment, study, seeds)
@@ -93,22 +94,42 @@ def _show_table(experiment: PaperExperiment, study: Study, seeds: int | None, st
         ".csv": tables.as_csv(sheets, study),
         ".tex": tables.latex(experiment, sheets, notes),
     }
-    files = [stem.with_name(stem.name + suffix) for suffix in texts]
+    files = _write_texts(stem, texts)
+    if as_json:
+        print_json({"cells": _cells(sheets), "notes": notes, "files": files})
+        return
+    print_tables(*tables.rich_tables(sheets))
+    for note in notes:
+        print_line(f"- {note}")
+    print_line("written: " + ", ".join(files))
+
+
+def _write_convergence(study: Study, stem: Path, as_json: bool) -> list[str]:
+    """Write and print the measured theorems."""
+    from fedl2g.paper.figures import convergence_of
+    from fedl2g.paper.theorem_report import convergence_csv, convergence_text
+
+    found = convergence_of(study)
+    text = convergence_text(found)
+    if not as_json:
+        print_line(text)
+    return _write_texts(stem, {".md": text, ".csv": convergence_csv(found)})
+
+
+def _write_texts(stem: Path, texts: Mapping[str, str]) -> list[str]:
+    """Write a text for each suffix beside the others; returns the files."""
+    from fedl2g.files import reason_of, write_text
+
+    files = {stem.with_name(stem.name + suffix): text for suffix, text in texts.items()}
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
-        for file, text in zip(files, texts.values(), strict=True):
+        for file, text in files.items():
             write_text(file, text)
     except OSError as error:
         raise SettingError(
             f"--to: {stem.parent} cannot be written ({reason_of(error)}); choose another folder"
         ) from error
-    if as_json:
-        print_json({"cells": _cells(sheets), "notes": notes, "files": list(map(str, files))})
-        return
-    print_tables(*tables.rich_tables(sheets))
-    for note in notes:
-        print_line(f"- {note}")
-    print_line("written: " + ", ".join(map(str, files)))
+    return list(map(str, files))
 
 
 def _cells(sheets: Sequence[Sheet]) -> list[dict[str, object]]:

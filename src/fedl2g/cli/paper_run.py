@@ -47,6 +47,13 @@ study_option = click.option(
     help="Use this file instead of a named dataset.",
 )
 @click.option("-s", "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Override a setting in every cell.")
+@click.option(
+    "--epsilon",
+    "epsilons",
+    type=click.FloatRange(min=0, min_open=True),
+    multiple=True,
+    help="For convergence: print the client rate and the rounds that theorem 2 asks for to be below this.",
+)
 @study_option
 @track_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation of long runs.")
@@ -61,6 +68,7 @@ def run_paper_experiment(
     jobs: int,
     dataset_paths: tuple[str, ...],
     changes: tuple[str, ...],
+    epsilons: tuple[float, ...],
     out: Path,
     track: str,
     yes: bool,
@@ -74,11 +82,13 @@ def run_paper_experiment(
     from fedl2g.paper.study import Study
 
     experiment = paper_experiment(name)
+    if epsilons and experiment.kind != "convergence":
+        raise SettingError(f"--epsilon: has no meaning for {name!r}; expected with convergence only; leave it out")
     study = Study.open(out, scale, _dataset_paths(dataset_paths), dict(map(parse_override, changes)))
     show_it = f"fedl2g paper show {name} --scale {scale} --out {quoted(out)}"
     with Display(quiet or as_json) as display:
         if experiment.kind == "convergence":
-            _run_convergence(study, display)
+            _run_convergence(study, epsilons, display, as_json)
             return
         if experiment.kind == "partitions":
             study.save()
@@ -211,13 +221,20 @@ def _ending(outcome: Outcome) -> str:
     return f"{outcome.result.best_accuracy:.2%} in round {outcome.result.best_round}"
 
 
-def _run_convergence(study: Study, display: Display) -> None:
+def _run_convergence(study: Study, epsilons: tuple[float, ...], display: Display, as_json: bool) -> None:
+    from dataclasses import asdict
+
     from fedl2g.paper.convergence import run_convergence
+    from fedl2g.paper.theorem_report import convergence_text
 
     study.save()
+    path = study.folder / "convergence.json"
     with display.console.status("running the convergence experiment"):
-        path = run_convergence(study.folder / "convergence.json", smoke=study.scale.name == "smoke")
-    print_line(str(path))
+        found = run_convergence(path, smoke=study.scale.name == "smoke", epsilons=epsilons)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        print_line(f"{convergence_text(found)}\nwritten: {path}")
 
 
 def _dataset_paths(given: Iterable[str]) -> dict[str, str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedl2g.errors import DataError, RunError, SettingError
 from fedl2g.files import reason_of
@@ -12,6 +13,11 @@ from fedl2g.paper.catalog import PaperExperiment
 from fedl2g.paper.study import Study
 from fedl2g.report import figures
 from fedl2g.report.collect import Group, group_runs, read_runs
+
+if TYPE_CHECKING:
+    from fedl2g.paper.convergence import ConvergenceStudy
+
+BOUND_COLOURS = ("#e07a5f", "#5a8f3c")  # the paper's bound, the bound for the squared loss
 
 
 def draw_experiment(experiment: PaperExperiment, study: Study, stem: Path, seeds: int | None = None) -> list[Path]:
@@ -62,25 +68,47 @@ def _partitions(experiment: PaperExperiment, study: Study, stem: Path) -> list[P
     return written
 
 
-def _convergence(study: Study, stem: Path) -> list[Path]:
+def convergence_of(study: Study) -> ConvergenceStudy:
+    """The measurements of `fedl2g paper run convergence` in a study's folder."""
+    from fedl2g.paper.convergence import read_convergence
+
     try:
-        found = json.loads((study.folder / "convergence.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return read_convergence(study.folder / "convergence.json")
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(
             f"convergence: no result ({reason_of(error)}); run `fedl2g paper run convergence --scale "
             f"{study.scale.name}` first"
         ) from error
-    written = []
-    for suffix in figures.FORMATS:
-        path = stem.with_name(stem.name + suffix)
-        figure = figures.new_figure(path, 7.5, 4.6)
-        axes = figure.subplots()
-        axes.loglog(found["rounds"], found["bound"], label="bound", color="#e07a5f")
-        axes.loglog(found["rounds"], found["measured"], label="measured", color="#2a6f97")
-        axes.axhline(found["floor"], color="#e07a5f", linestyle=":", label="bound's floor (batches and drift)")
-        constants = ", ".join(f"{name}={value:.3g}" for name, value in found["constants"].items())
-        axes.set_title(f"Average squared gradient norm of client 0\n{constants}", fontsize=8)
-        axes.set(xlabel="T (rounds)", ylabel="average of |grad F|^2")
-        axes.legend(frameon=False)
-        written.append(figures.save_figure(figure, path))
-    return written
+
+
+def _convergence(study: Study, stem: Path) -> list[Path]:
+    found = convergence_of(study)
+    return [_draw_convergence(found, stem.with_name(stem.name + suffix)) for suffix in figures.FORMATS]
+
+
+def _draw_convergence(found: ConvergenceStudy, path: Path) -> Path:
+    """A column for each server rate: theorem 2 above, theorem 1's slack in each round below."""
+    from fedl2g.paper.theorem import LEFT_OUT
+
+    figure = figures.new_figure(path, 5.5 * len(found.runs), 8.2)
+    panels = figure.subplots(2, len(found.runs), squeeze=False)
+    for (above, below), run in zip(panels.T, found.runs, strict=True):
+        rounds = range(1, len(run.rounds) + 1)
+        for (name, bound), drift, colour in zip(
+            run.bounds().items(), run.drifts().values(), BOUND_COLOURS, strict=True
+        ):
+            above.loglog(rounds, bound, label=name, color=colour)
+            slacks = run.slacks(drift)
+            holds = f"{name}: holds in {sum(slack >= 0 for slack in slacks)} of {len(slacks)}"
+            below.plot(rounds, slacks, label=holds, color=colour)
+        above.loglog(rounds, run.averages(), label="measured", color="#2a6f97")
+        above.set(title=f"Theorem 2, eta_s = {run.problem.server_lr:g}", xlabel="T (rounds)")
+        below.axhline(0, color="0.4", linewidth=0.8, linestyle="--")
+        below.set(title=f"Theorem 1, eta_s = {run.problem.server_lr:g}", xlabel="round")
+        below.set_ylim(min(0, *below.get_ylim()))
+        for axes in (above, below):
+            axes.legend(frameon=False, fontsize=8)
+    panels[0, 0].set_ylabel("average over T rounds of sum over steps |grad L|²")
+    panels[1, 0].set_ylabel("slack: bound minus measured loss")
+    figure.supxlabel(textwrap.fill(f"What lemma 2 leaves out: {LEFT_OUT}", 70 * len(found.runs)), fontsize=8)
+    return figures.save_figure(figure, path)
