@@ -354,10 +354,33 @@ def test_one_diverging_client_does_not_end_the_run(
 
 
 def test_early_stop_is_the_result_of_a_run(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
-    experiment = tiny(models="small_cnn", rounds=50, patience=2, method__warmup_rounds=50)  # nobody moves in warm-up
+    experiment = tiny(models="small_cnn", rounds=50, patience=2, method="local", client_lr=1e-12)  # nobody moves
     result = fedl2g.run(experiment, tmp_path / "run")
     assert (result.status, result.rounds, result.best_round) == ("stopped early", 2, 0)
-    assert result.best_loss is None
+
+
+@pytest.mark.parametrize(("rounds", "ended"), [(4, ("finished", 4)), (50, ("stopped early", 7))])
+def test_early_stop_counts_from_the_end_of_the_warm_up(
+    tiny: Callable[..., Experiment], tmp_path: Path, rounds: int, ended: tuple[str, int]
+) -> None:
+    """Nobody moves in the warm-up (5 rounds), nor visibly after it: two evaluations after it end the run."""
+    experiment = tiny(models="small_cnn", rounds=rounds, patience=2, client_lr=1e-12, method__warmup_rounds=5)
+    result = fedl2g.run(experiment, tmp_path / "run")
+    assert (result.status, result.rounds) == ended
+    assert result.best_round == 0
+
+
+def test_a_best_round_after_the_warm_up_is_counted_from_the_start(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """The paper's "converged rounds" include the warm-up, which here is longer than the patience."""
+    experiment = tiny(models="small_cnn", samples=400, rounds=9, patience=2, client_lr=0.05, method__warmup_rounds=4)
+    result = fedl2g.run(experiment, tmp_path / "run")
+    history = RunDirectory.open(tmp_path / "run").history()
+    accuracies = [record.accuracy.pooled for record in history if record.accuracy is not None]
+    assert accuracies[:5] == accuracies[:1] * 5
+    assert result.best_round > 4
+    assert result.best_round == accuracies.index(max(accuracies))
 
 
 def test_bytes_are_those_really_sent(tiny: Callable[..., Experiment], tmp_path: Path) -> None:

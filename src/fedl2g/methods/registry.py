@@ -41,6 +41,14 @@ class Method:
         """The first line of the options' docstring."""
         return (self.options.__doc__ or "").strip().partition("\n")[0]
 
+    def warmup_rounds(self, options: Options) -> int:
+        """The first rounds of a run, in which no client trains; 0 for a method without a warm-up."""
+        return int(dict(options)["warmup_rounds"]) if self.traits.warm_up else 0
+
+    def named_auxiliary(self, options: Options) -> str | None:
+        """The auxiliary network that the options name; None if they name none or the method has none."""
+        return dict(options).get("auxiliary") if self.traits.auxiliary_network else None
+
 
 methods: Registry[Method] = Registry(
     "method", "methods", {name: f"{__package__}.{module}" for name, module in _MODULES.items()}

@@ -41,16 +41,17 @@ def execute(
 ) -> RunResult:
     """Run an experiment from its last checkpoint or from the start; the caller holds the directory's lock."""
     experiment = setup.experiment
+    method = get_method(experiment.method.name)
     interrupt = StopOnInterrupt()
     checkpointer = Checkpointer(directory, experiment.execution.checkpoint_every)
     all_observers = [
         MetricsWriter(directory),
-        EarlyStop(experiment.patience),
+        EarlyStop(experiment.patience, method.warmup_rounds(experiment.method)),
         checkpointer,
         *([interrupt] if interruptible else []),
         *observers,
     ]
-    server = get_method(experiment.method.name).server(experiment.method, setup.task)
+    server = method.server(experiment.method, setup.task)
     scratch = directory.path / "scratch"
     # Left by a process that was killed.
     shutil.rmtree(scratch, ignore_errors=True)

@@ -30,10 +30,11 @@ class MetricsWriter(Observer):
 
 
 class EarlyStop(Observer):
-    """Stops the run after `patience` evaluations without a new best one."""
+    """Stops the run after `patience` evaluations without a new best one; those of the warm-up do not count."""
 
-    def __init__(self, patience: int) -> None:
+    def __init__(self, patience: int, warmup_rounds: int = 0) -> None:
         self.patience = patience
+        self.warmup_rounds = warmup_rounds
 
     def on_start(self, federation: Federation) -> None:
         self._check(federation)
@@ -45,7 +46,9 @@ class EarlyStop(Observer):
         best = selected_record(federation.history)
         if not self.patience or best is None:
             return
-        since = sum(record.accuracy is not None and record.round > best.round for record in federation.history)
+        # No model moves in the warm-up: its evaluations repeat that of round 0 and say nothing of convergence.
+        start = max(best.round, self.warmup_rounds)
+        since = sum(record.accuracy is not None and record.round > start for record in federation.history)
         if since >= self.patience:
             federation.stop("stopped early")
 

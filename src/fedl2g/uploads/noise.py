@@ -26,7 +26,9 @@ class AddNoise(Stage):
 
     def apply(self, upload: Upload) -> Upload:
         generator = rng.torch_stream(self.seed, "noise", upload.client, upload.round)
-        return replace(upload, payload=add_noise(upload.payload, self.noise, generator))
+        # On decoded tensors: on two low-rank factors, (1 - p) would count twice. They are sent whole, since a tensor
+        # with noise has no low rank.
+        return replace(upload, payload=add_noise(upload.decode(upload.payload), self.noise, generator))
 
 
 def add_noise(payload: Payload, noise: Noise, generator: torch.Generator) -> Payload:
