@@ -1,0 +1,76 @@
+"""Comparisons of two methods whose true difference is known: how often the interval covers it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedl2g.runs.statistics import Count, Counts, difference
+
+CLIENT_SPREAD = 0.03  # standard deviation of the clients' true differences
+SHARED = 0.7  # of the samples, both methods find equally hard
+
+
+@dataclass(frozen=True)
+class Setting:
+    seeds: int
+    clients: int
+    seed_spread: float = 0.0  # standard deviation of what a seed adds to all its clients' differences
+    skewed: bool = False  # sizes of test sets as a Dirichlet(0.1) partition makes them, or equal
+    effect: float = 0.02
+
+
+def simulate(setting: Setting, generator: np.random.Generator) -> tuple[Counts, Counts, float]:
+    """The counts of a method and of its reference, and the true difference.
+
+    With one seed the truth is that of the seed; with several, that of all seeds that could have been drawn.
+    """
+    shape = (setting.seeds, setting.clients)
+    shift = setting.seed_spread * generator.standard_normal((setting.seeds, 1))
+    other = generator.uniform(0.5, 0.8, shape)
+    own = np.clip(other + setting.effect + shift + CLIENT_SPREAD * generator.standard_normal(shape), 0, 1)
+    samples = np.stack([_sizes(setting, generator) for _ in range(setting.seeds)])
+    shared = generator.binomial(samples, SHARED)
+    upper = generator.binomial(shared, np.maximum(own, other))
+    lower = generator.binomial(upper, np.minimum(own, other) / np.maximum(own, other))
+    better = own >= other
+    correct = np.where(better, upper, lower) + generator.binomial(samples - shared, own)
+    correct_other = np.where(better, lower, upper) + generator.binomial(samples - shared, other)
+    truth = setting.effect + (float(shift[0, 0]) if setting.seeds == 1 else 0.0)
+    return _counts(correct, samples), _counts(correct_other, samples), truth
+
+
+def _sizes(setting: Setting, generator: np.random.Generator) -> np.ndarray:
+    if not setting.skewed:
+        return np.full(setting.clients, 23)
+    shares = generator.dirichlet(np.full(setting.clients, 0.1), size=10)
+    return np.maximum(2, (2.3 * setting.clients * shares).sum(axis=0).astype(int))
+
+
+def _counts(correct: np.ndarray, samples: np.ndarray) -> Counts:
+    return {
+        seed: {client: Count(int(c), int(n)) for client, (c, n) in enumerate(zip(*rows, strict=True))}
+        for seed, rows in enumerate(zip(correct, samples, strict=True))
+    }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    coverage: float  # share of the intervals that hold the truth
+    helps: float  # share of the verdicts "helps"
+    width: float  # mean width of the interval, in points
+
+
+def measure(setting: Setting, comparisons: int) -> Outcome:
+    """Compare many times."""
+    generator = np.random.default_rng(7)
+    covered = helps = 0
+    width = 0.0
+    for _ in range(comparisons):
+        method, reference, truth = simulate(setting, generator)
+        found = difference("method", method, "reference", reference)
+        covered += found.low <= truth <= found.high
+        helps += found.verdict == "helps"
+        width += 100 * (found.high - found.low)
+    return Outcome(covered / comparisons, helps / comparisons, width / comparisons)
