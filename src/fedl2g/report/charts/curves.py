@@ -1,0 +1,100 @@
+"""Curves: a line per method over rounds (or megabytes), a band over seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from fedl2g.report.charts.parts import ZOOM, colour, dash, switchable, titled, values, width
+from fedl2g.report.charts.theme import Look
+
+Band = Mapping[str, Sequence[Any]]
+"""A line: x, y, and low and high of its band."""
+
+
+def curves(
+    lines: Mapping[str, Band],
+    look: Look,
+    *,
+    x: str,
+    y: str,
+    form: str,
+    title: str = "",
+    zero: bool = False,
+    logarithmic: bool = False,
+    legend: bool = True,
+    size: tuple[int, int] = (430, 280),
+) -> alt.LayerChart:
+    """A line for each label with its band; `form` is the d3 format of a value, `zero` draws a line there.
+
+    A page's reader can drag to zoom, switch methods off and see all values of a round under the pointer.
+    """
+    kept = {label: line for label, line in lines.items() if len(line["x"])}
+    rows = [{"method": label, "key": f"line{n}", **_columns(line)} for n, (label, line) in enumerate(kept.items())]
+    whole = all(float(at).is_integer() for line in kept.values() for at in line["x"])
+    across = alt.X(
+        "x:Q",
+        title=x,
+        axis=alt.Axis(tickMinStep=1 if whole else alt.Undefined, grid=False, tickCount=6),
+        scale=alt.Scale(type="log" if logarithmic else "linear", nice=False, zero=False),
+    )
+    up = alt.Y("y:Q", title=y, axis=alt.Axis(format=_ticks(form)), scale=alt.Scale(zero=zero, nice=True))
+    tint, stroke = colour(look, legend=legend), dash(look, legend=legend)
+    layers: list[Any] = []
+    if any(row["low"] != row["high"] for row in rows):
+        band = alt.Chart().mark_area(opacity=0.14)
+        layers.append(band.encode(x=across, y=alt.Y("low:Q", title=y), y2="high:Q", color=tint))
+    if zero:
+        level = alt.Chart(values([{"y": 0}])).mark_rule(strokeDash=[3, 3], opacity=0.6)
+        layers.append(level.encode(y="y:Q"))
+    layers.append(alt.Chart().mark_line(strokeWidth=1.8).encode(x=across, y=up, color=tint, strokeDash=stroke))
+    single = alt.Chart().transform_joinaggregate(points="count()", groupby=["method"])
+    single = single.transform_filter("datum.points == 1")
+    layers.append(single.mark_point(filled=True, size=40).encode(x=across, y=up, color=tint))
+    if look.page:
+        layers += _reading(list(kept), x, form, across)
+    chart = (
+        alt.layer(*layers, data=values(rows))
+        .transform_flatten(["x", "y", "low", "high"])
+        .properties(width=width(look, size[0]), height=size[1])
+    )
+    if look.page:
+        chart = chart.transform_filter(f"{ZOOM} === null || inrange(datum.x, {ZOOM})")
+        chart = chart.add_params(alt.param(name=ZOOM, value=None))
+    return titled(switchable(chart, look), title)
+
+
+def _columns(line: Band) -> dict[str, list[Any]]:
+    low, high = line.get("low", line["y"]), line.get("high", line["y"])
+    return {"x": list(line["x"]), "y": list(line["y"]), "low": list(low), "high": list(high)}
+
+
+def _ticks(form: str) -> str:
+    """The format of ticks, which need no trailing zeros."""
+    return "~%" if form.endswith("%") else "~g"
+
+
+def _reading(labels: Sequence[str], x: str, form: str, across: alt.X) -> list[Any]:
+    """The layers of a page: a rule at the nearest round with every value, and a brush that the page zooms with."""
+    # Every text is a JSON string inside the expression: labels come from run directories.
+    parts = [
+        f"{json.dumps(label)}: isValid(datum.line{n}) ? format(datum.line{n}, {json.dumps(form)}) : datum.nothing"
+        for n, label in enumerate(labels)
+    ]
+    text = f"{{title: {json.dumps(x + ' ')} + format(datum.x, ',~r'), {', '.join(parts)}}}"
+    near = alt.selection_point(
+        name="near", nearest=True, on="pointermove", clear="pointerout", encodings=["x"], empty=False
+    )
+    brush = alt.selection_interval(name="brush", encodings=["x"])
+    rule = (
+        alt.Chart()
+        .transform_pivot("key", value="y", groupby=["x"])
+        .transform_calculate(tip=text)  # an object: the page shows it as a small table, without what is not there
+        .mark_rule()
+        .encode(x=across, opacity=alt.condition(near, alt.value(0.4), alt.value(0)), tooltip=alt.Tooltip("tip:N"))
+        .add_params(near, brush)
+    )
+    return [rule]

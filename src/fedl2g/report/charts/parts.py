@@ -1,0 +1,80 @@
+"""Pieces that charts share: rows as data, the channels of a method, what a page can switch off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import altair as alt
+
+from fedl2g.report.charts.theme import Look
+
+Row: TypeAlias = Mapping[str, Any]
+Panels: TypeAlias = alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart
+
+HIDDEN = "hidden"  # the labels that the page's reader switched off
+ZOOM = "zoom"  # the range of x that the page's reader chose; null: all
+
+
+def values(rows: Iterable[Row]) -> alt.InlineData:
+    """Rows as data inside the chart."""
+    return alt.InlineData(values=[dict(row) for row in rows])
+
+
+def columns(**lists: list[Any]) -> alt.InlineData:
+    """Columns as data inside the chart, to be flattened there: a fraction of the size of rows."""
+    return alt.InlineData(values=[lists])
+
+
+def width(look: Look, pixels: int) -> Any:
+    """The width of a chart: that of its card on a page, the given one in a file."""
+    return "container" if look.page else pixels
+
+
+def shown() -> str:
+    """The filter that leaves out methods that are switched off."""
+    return f"indexof({HIDDEN}, datum.method) < 0"
+
+
+def switchable(chart: alt.LayerChart, look: Look) -> alt.LayerChart:
+    """The chart without the methods that the page's reader switched off; unchanged in a file."""
+    if not look.page:
+        return chart
+    return chart.transform_filter(shown()).add_params(alt.param(name=HIDDEN, value=[]))
+
+
+def titled(chart: alt.LayerChart, title: str) -> alt.LayerChart:
+    """The chart with a title, if there is one."""
+    return chart.properties(title=title) if title else chart
+
+
+def colour(look: Look, *, legend: bool = True) -> alt.Color:
+    """The colour of a method."""
+    scale = alt.Scale(domain=look.labels, range=[style.colour for style in look.styles.values()])
+    return alt.Color("method:N", scale=scale, legend=_legend(look, legend), title=None)
+
+
+def dash(look: Look, *, legend: bool = True) -> alt.StrokeDash:
+    """The dashes of a method; with `colour` they make one legend."""
+    scale = alt.Scale(domain=look.labels, range=[list(style.dash) for style in look.styles.values()])
+    return alt.StrokeDash("method:N", scale=scale, legend=_legend(look, legend), title=None)
+
+
+def _legend(look: Look, wanted: bool) -> alt.Legend | None:
+    if look.page or not wanted:
+        return None
+    return alt.Legend(symbolType="stroke", symbolStrokeWidth=2.2, symbolSize=500, orient="bottom", columns=4)
+
+
+def rows_by_method(look: Look, each: int, room: int = 20) -> dict[str, Any]:
+    """The y channel and height of a chart with a row per method, whose label stands above the row.
+
+    Labels beside the rows would leave no room for the row on a phone.
+    """
+    step = each + room
+    axis = alt.Axis(
+        title=None, domain=False, ticks=False, grid=False, labelAlign="left", labelPadding=-2, labelLimit=420,
+        labelOffset=-(each / 2 + 8), labelFontSize=12, labelOverlap=False,
+    )  # fmt: skip
+    scale = alt.Scale(paddingInner=room / step, paddingOuter=room / step)
+    return {"y": alt.Y("method:N", sort=look.labels, axis=axis, scale=scale), "height": {"step": step}}
