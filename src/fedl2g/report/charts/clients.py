@@ -31,7 +31,9 @@ def spread(rows: Sequence[Row], look: Look, *, title: str = "", pixels: int = 43
         low="q1(accuracy)", high="q3(accuracy)", half="median(accuracy)", groupby=["method"]
     )
     box = middle.mark_bar(opacity=0.18, cornerRadius=2).encode(
-        x=alt.X("low:Q", title="test accuracy of a client", scale=_near()), x2="high:Q", color=colour(look, legend=False)
+        x=alt.X("low:Q", title="test accuracy of a client", scale=_near()),
+        x2="high:Q",
+        color=colour(look, legend=False),
     )
     median = middle.mark_tick(thickness=2, size=24, color=look.ink).encode(
         x=alt.X("half:Q", scale=_near()), tooltip=[alt.Tooltip("method:N"), _percent("half", "median")]
