@@ -125,6 +125,7 @@ def run_until_event(toml: str, out: str, fatal: int) -> None:
     fedl2g.run(Experiment.from_toml(toml), out)
 
 
+@pytest.mark.slow
 def test_killed_at_every_kind_of_file_operation(tiny: Tiny, outcome: Outcome, tmp_path: Path) -> None:
     experiment = tiny(models="small_cnn", clients=3, partition="iid", samples=120)
     fedl2g.run(experiment, tmp_path / "whole")
