@@ -383,7 +383,7 @@ class TestFolder:
             ({"readme.txt": b""}, "has no images"),
             ({"1.png": b""}, "images 0 folders deep"),
             ({"dog/1.png": b"", "art/cat/1.png": b""}, "images 1 and 2 folders deep"),
-            ({"dog/1.png": b"not a picture"}, r"1\.png: the image cannot be read"),
+            ({"dog/1.png": b"not a picture"}, r"1\.png: is not an image in a known format"),
             ({"dog/1.jpg": picture((1, 2, 3))[:300]}, r"1\.jpg: the image cannot be read"),
         ],
     )

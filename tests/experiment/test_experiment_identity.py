@@ -74,6 +74,12 @@ CHANGES: dict[str, Any] = {
     "method.warmup_rounds": 1,
     "method.quiz_size": 1,
     "method.guide_init": "zeros",
+    "method.quiz": "rotating",
+    "method.guide_weight": "adaptive",
+    "method.adaptive_rate": 1.0,
+    "method.server_step": "rms",
+    "method.rms_step": 0.2,
+    "validation_fraction": 0.1,
 }
 HOW = {
     "execution.engine": ["workers", "flower"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -216,6 +216,7 @@ class Kinds(Options):
     free: int
     word: Literal["a", "b"] | None
     several: dict[str, int]
+    either: Annotated[float, Field(ge=0)] | Literal["adaptive"]
 
 
 @pytest.mark.parametrize(
@@ -231,6 +232,7 @@ class Kinds(Options):
         ("free", "a whole number"),
         ("word", "one of a, b"),
         ("several", None),
+        ("either", "a number of at least 0 or adaptive"),
     ],
 )
 def test_limits_are_told_in_words(name: str, words: str | None) -> None:

@@ -110,7 +110,7 @@ def test_equal_cells_of_different_tables_are_one_run() -> None:
     assert folders("aggregation") & folders("data") == {
         c.folder for c in plan(paper_experiment("data"), scale("full"), 1, ["fedl2g-l,fedl2g-f", "dirichlet/cifar10*"])
     }
-    for name in ("cost", "warmup", "quiz_size", "server_lr", "noise", "beta", "loss_curves"):
+    for name in ("cost", "warmup", "quiz_size", "server_lr", "noise", "beta"):
         assert folders(name) & folders("data"), name
 
 
