@@ -20,9 +20,7 @@ from fedl2g.paper.theorem import (
     theorem_2,
 )
 
-BY_HAND = Constants(
-    smoothness=2, sigma=1, gradient=3, own_gradient=0.5, delta=4, steps=2, client_lr=0.1, server_lr=10
-)
+BY_HAND = Constants(smoothness=2, sigma=1, gradient=3, own_gradient=0.5, delta=4, steps=2, client_lr=0.1, server_lr=10)
 
 
 def test_the_lemmas_and_theorem_1_by_hand() -> None:
