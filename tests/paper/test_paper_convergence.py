@@ -1,4 +1,4 @@
-"""The measured convergence: the run is FedL2G's, its constants are what they claim, both theorems hold, all is shown."""
+"""The measured convergence: the run is FedL2G's, the constants are what they claim, both theorems hold."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _single_thread() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_single_thread")
 def test_one_round_against_a_loop_written_from_the_paper() -> None:
-    """Two clients, E = 2: losses at the three moments, the squared norms, Delta, row and distance, by double backward."""
+    """Two clients, E = 2, double backward: losses at three moments, squared norms, Delta, row and distance."""
     problem = Problem(clients=2, samples=24, rounds=1, steps=2, client_lr=0.1, server_lr=3.0)
     once = measure(problem)
 
@@ -197,5 +197,5 @@ def test_a_damaged_result_is_named(out: Path, tmp_path: Path) -> None:
     values = json.loads((out / "smoke" / "convergence.json").read_text())
     del values["runs"][0]["constants"]["sigma"]
     (tmp_path / "smoke" / "convergence.json").write_text(json.dumps(values))
-    with pytest.raises(RunError, match="'sigma'.*run `fedl2g paper run convergence --scale smoke` first"):
+    with pytest.raises(RunError, match=r"'sigma'.*run `fedl2g paper run convergence --scale smoke` first"):
         fedl2g("show", "convergence", "--scale", "smoke", "--out", str(tmp_path))
