@@ -49,7 +49,7 @@ def _draw_theorem_1(axes: Axes, run: Convergence) -> None:
     axes.axhline(0, color="0.4", linewidth=0.8, linestyle="--")
     axes.set(title=f"Theorem 1, eta_s = {run.problem.server_lr:g}", xlabel="round")
     axes.set_ylim(min(0, *axes.get_ylim()))
-    axes.legend(frameon=False, fontsize=8, loc="center", bbox_to_anchor=(0.6, 0.25))
+    axes.legend(frameon=False, fontsize=8, loc="center", bbox_to_anchor=(0.6, 0.15))
 
 
 def _rounds(run: Convergence) -> Sequence[int]:

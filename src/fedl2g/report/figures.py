@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedl2g.errors import SettingError
 from fedl2g.files import reason_of
-from fedl2g.report.collect import Group, accuracy_series, cost, loss_increase, loss_series
+from fedl2g.report.collect import Group, accuracy_series, cost, loss_series
+from fedl2g.report.increase import loss_increase
 from fedl2g.round.record import RoundRecord
 
 if TYPE_CHECKING:
@@ -35,28 +36,38 @@ def draw_curves(histories: Mapping[str, Sequence[Sequence[RoundRecord]]], path: 
 
 
 def draw_loss_increase(groups: Sequence[Group], path: Path) -> Path:
-    """The figure of the paper's introduction: the loss minus that of local training, and its largest rise."""
+    """The figure of the paper's introduction: per-round loss increase with accuracies, and the loss beside local's."""
     found = loss_increase(groups)
-    figure = new_figure(path, 11, 4.2)
+    figure = new_figure(path, 11, 4.6)
     left, right = figure.subplots(1, 2)
-    if not found["relative"]:
-        left.text(
-            0.5, 0.5, "needs a run of the method `local`\non the same data", ha="center", transform=left.transAxes
-        )
+    tints: dict[str, Any] = {}
+    for label, line in found["per_round"].items():
+        accuracy = found["accuracy"][label]["mean"]
+        name = label if accuracy is None else f"{label} ({accuracy:.1%})"
+        tints[label] = _line(left, name, line)
+    left.set(
+        title="Original local loss minus its earlier minimum\n(above 0 it rises; in brackets: best test accuracy)",
+        xlabel="round of training",
+        ylabel="loss increase of the round",
+    )
     for label, line in found["relative"].items():
-        (drawn,) = left.plot(line["x"], line["y"], label=label, linewidth=1.6)
-        left.fill_between(line["x"], line["low"], line["high"], color=drawn.get_color(), alpha=0.15, linewidth=0)
-    left.axhline(0, color="0.4", linewidth=0.8, linestyle="--")
-    left.set(title="Original local loss minus local training's", xlabel="round of training", ylabel="loss difference")
-    if found["relative"]:
-        left.legend(frameon=False)
-    rises = {label: rise["mean"] for label, rise in found["rise"].items() if rise["mean"] is not None}
-    bars = right.barh(list(rises), list(rises.values()), color="#2a6f97")
-    right.bar_label(bars, fmt="%.3f", padding=3)
-    right.set_xlim(0, max(0.1, 1.15 * max(rises.values(), default=0)))
-    right.invert_yaxis()
-    right.set(title="Largest climb above its own earlier minimum", xlabel="loss")
+        _line(right, label, line, tints.get(label))
+    if not found["relative"]:
+        note = "needs a run of the method `local`\non the same data"
+        right.text(0.5, 0.5, note, ha="center", transform=right.transAxes)
+    right.set(title="Original local loss minus local training's", xlabel="round of training", ylabel="loss difference")
+    for axes in (left, right):
+        axes.axhline(0, color="0.4", linewidth=0.8, linestyle="--")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False, fontsize=8)
     return save_figure(figure, path)
+
+
+def _line(axes: Axes, label: str, line: Mapping[str, Any], colour: Any = None) -> Any:
+    """A line with its band over seeds; returns its colour."""
+    (drawn,) = axes.plot(line["x"], line["y"], label=label, linewidth=1.6, color=colour)
+    axes.fill_between(line["x"], line["low"], line["high"], color=drawn.get_color(), alpha=0.15, linewidth=0)
+    return drawn.get_color()
 
 
 def draw_costs(groups: Sequence[Group], path: Path) -> Path:

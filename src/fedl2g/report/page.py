@@ -29,7 +29,6 @@ from fedl2g.report.collect import (
     cost,
     diverged_round,
     group_runs,
-    loss_increase,
     loss_series,
     number,
     partition_counts,
@@ -238,7 +237,8 @@ def _presence(groups: Sequence[Group]) -> list[dict[str, str]]:
 
     Methods with identical availability, as with equal settings and seed, share one chart.
     """
-    from fedl2g.report.presence import draw_presence, presence
+    from fedl2g.report.increase import loss_increase
+from fedl2g.report.presence import draw_presence, presence
 
     shared: dict[tuple[int, str], tuple[list[str], Run]] = {}
     for group in groups:
