@@ -35,6 +35,7 @@ from fedl2g.report.collect import (
     read_runs,
     spent_megabytes,
 )
+from fedl2g.report.increase import loss_increase
 from fedl2g.round.record import chosen_on, selection_of
 
 if TYPE_CHECKING:
@@ -237,8 +238,7 @@ def _presence(groups: Sequence[Group]) -> list[dict[str, str]]:
 
     Methods with identical availability, as with equal settings and seed, share one chart.
     """
-    from fedl2g.report.increase import loss_increase
-from fedl2g.report.presence import draw_presence, presence
+    from fedl2g.report.presence import draw_presence, presence
 
     shared: dict[tuple[int, str], tuple[list[str], Run]] = {}
     for group in groups:
