@@ -98,7 +98,7 @@ def draw_costs(groups: Sequence[Group], path: Path) -> Path:
 
 
 def draw_embeddings(groups: Sequence[Group], path: Path) -> Path:
-    """t-SNE of the server's class vectors with the clients' class means and features, a panel per method."""
+    """t-SNE of guiding vectors and global prototypes among the clients' features, a panel per method."""
     from fedl2g.report.embedding import embed, embeddable
 
     found = {group.label: value for group in embeddable(groups) if (value := embed(group.runs[0])) is not None}
@@ -107,29 +107,39 @@ def draw_embeddings(groups: Sequence[Group], path: Path) -> Path:
             "tsne: nothing to draw; expected a run whose server sends class vectors (such as fedl2g-f), with its "
             "checkpoints and its dataset in the local cache"
         )
-    figure = new_figure(path, 4.6 * len(found), 4.6)
+    names = {label: value["class_names"][label] for value in found.values() for label in sorted(value["classes"])}
+    tint = _class_colours(sorted(names))
+    figure = new_figure(path, 4.6 * len(found) + 1, 5)
     for axes, (label, value) in zip(np.atleast_1d(figure.subplots(1, len(found))), found.items(), strict=True):
-        _scatter(axes, label, value)
+        _scatter(axes, label, value, tint)
+    marks = [axes.scatter([], [], color=tint[label], label=name) for label, name in names.items()]
+    figure.legend(handles=marks, loc="outside right upper", frameon=False, fontsize=8, title="class")
     return save_figure(figure, path)
 
 
-def _scatter(axes: Axes, label: str, value: Mapping[str, Any]) -> None:
+def _scatter(axes: Axes, label: str, value: Mapping[str, Any], tint: Mapping[int, Any]) -> None:
+    looks: dict[str, dict[str, Any]] = {
+        "dot": {"s": 6, "alpha": 0.45, "linewidths": 0},
+        "ring": {"s": 70, "edgecolors": "black", "linewidths": 1.0},
+        "diamond": {"s": 70, "marker": "D", "edgecolors": "black", "linewidths": 1.0},
+    }
+    marks = []
+    for kind, name, form in value["kinds"]:
+        points = [p for p in value["points"] if p[2] == kind]
+        colours = [tint[p[3]] for p in points]
+        axes.scatter([p[0] for p in points], [p[1] for p in points], c=colours, **looks[form])
+        marks.append(axes.scatter([], [], label=name, c="0.6", **looks[form]))
+    axes.set(title=f"{label} ({value['space']}, round {value['round']})", xticks=[], yticks=[])
+    axes.legend(handles=marks, frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 0))
+
+
+def _class_colours(classes: Sequence[int]) -> dict[int, Any]:
     import matplotlib as mpl
 
-    colours = mpl.colormaps["hsv"](np.linspace(0, 0.92, len(value["classes"])))
-    tint = dict(zip(value["classes"], colours, strict=True))
-    looks: dict[str, dict[str, Any]] = {
-        "feature": {"s": 5, "alpha": 0.45, "linewidths": 0},
-        "mean": {"s": 34, "facecolors": "none", "linewidths": 1.4},
-        "guide": {"s": 130, "marker": "*", "edgecolors": "black", "linewidths": 0.7},
-    }
-    names = {"feature": "samples", "mean": "clients' class means", "guide": value["sent"]}
-    for kind, look in looks.items():
-        points = [p for p in value["points"] if p[2] == kind]
-        colour: dict[str, Any] = {"edgecolors" if kind == "mean" else "c": [tint[p[3]] for p in points]}
-        axes.scatter([p[0] for p in points], [p[1] for p in points], label=names[kind], **look, **colour)
-    axes.set(title=f"{label} ({value['space']}, round {value['round']})", xticks=[], yticks=[])
-    axes.legend(frameon=False, fontsize=7, loc="best")
+    if len(classes) > 20:
+        return dict(zip(classes, mpl.colormaps["hsv"](np.linspace(0, 0.92, len(classes))), strict=True))
+    colours = mpl.colormaps["tab10" if len(classes) <= 10 else "tab20"]
+    return {label: colours(place) for place, label in enumerate(classes)}
 
 
 def new_figure(path: Path, width: float, height: float) -> Figure:
