@@ -16,6 +16,8 @@ from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.learning.client import Task
 from fedl2g.learning.devices import resolve_device
+from fedl2g.methods.registry import get_method
+from fedl2g.models.size import smallest
 from fedl2g.references import is_reference, load_plugin, loaded_plugins
 
 Progress = Callable[[str, int, int | None], None]
@@ -39,7 +41,7 @@ class Setup:
             image_shape=self.dataset.image_shape,
             seed=e.seed,
             rounds=e.rounds,
-            auxiliary=e.architectures[0],
+            auxiliary=auxiliary_architecture(e, self.dataset.classes, self.dataset.image_shape),
             batch_size=e.batch_size,
             local_epochs=e.local_epochs,
             client_lr=e.client_lr,
@@ -81,9 +83,18 @@ class Setup:
     def check(self) -> None:
         """Raise SettingError, before anything is written, for a missing device or an unusable network of the user."""
         resolve_device(self.experiment.device)
-        for name in dict.fromkeys(self.experiment.architectures):
+        named = [*self.experiment.architectures, self.experiment.auxiliary or ""]
+        for name in dict.fromkeys(named):
             if is_reference(name):
                 self.task.build(name, "check")
+
+
+def auxiliary_architecture(experiment: Experiment, classes: int, image_shape: tuple[int, int, int]) -> str:
+    """The architecture of the server's network: an auxiliary one is the smallest of the group, unless it is named."""
+    traits, group = get_method(experiment.method.name).traits, experiment.architectures
+    if not traits.auxiliary_network:
+        return group[0]  # its head is like every other
+    return experiment.auxiliary or smallest(group, classes=classes, image_shape=image_shape)
 
 
 def prepare(experiment: Experiment, progress: Progress | None = None, data: Dataset | None = None) -> Setup:

@@ -188,6 +188,11 @@ class Experiment(BaseModel):
         return resolve_models(self.models)
 
     @property
+    def auxiliary(self) -> str | None:
+        """The auxiliary network that the method's options name; None if they name none."""
+        return get_method(self.method.name).named_auxiliary(self.method)
+
+    @property
     def channels_last(self) -> frozenset[str]:
         """The architectures that use this memory layout; none while the layout is `auto`."""
         return layouts.channels_last(self)

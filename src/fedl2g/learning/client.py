@@ -23,7 +23,7 @@ class Task:
     image_shape: tuple[int, int, int]
     seed: int
     rounds: int
-    auxiliary: str  # the architecture of a shared auxiliary model: the first of the group
+    auxiliary: str  # the architecture of the network that the server builds: an auxiliary model, a shared head
     batch_size: int = 10
     local_epochs: int = 1
     client_lr: float = 0.01

@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedl2g.learning.client import Client
-from fedl2g.methods.base import Options, Trained, Traits
+from fedl2g.methods.base import Trained, Traits
+from fedl2g.methods.options import AuxiliaryOptions
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer
 from fedl2g.payload import Payload
 
 
-class FedMRLOptions(Options):
+class FedMRLOptions(AuxiliaryOptions):
     """A client's model and a small shared one are joined in one nested representation."""
 
     name: str = "fedmrl"

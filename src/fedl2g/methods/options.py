@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from fedl2g.errors import SettingError
+from fedl2g.models.catalog import resolve_models
 
 
 class Options(BaseModel):
@@ -11,3 +14,23 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field(description="The method's name; `fedl2g methods` lists them.")
+
+
+class AuxiliaryOptions(Options):
+    """The settings of a method that exchanges a small auxiliary network."""
+
+    auxiliary: str | None = Field(
+        None,
+        description="The architecture of the auxiliary network; absent: the one of `models` with the fewest parameters "
+        "at the size of the images.",
+    )
+
+    @field_validator("auxiliary")
+    @classmethod
+    def _one_architecture(cls, value: str | None) -> str | None:
+        if value is not None and resolve_models(value) != (value,):
+            raise SettingError(
+                f"method.auxiliary: {value!r} is not one architecture; expected a single name; `fedl2g models` lists "
+                "them"
+            )
+        return value
