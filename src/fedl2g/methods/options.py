@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from fedl2g.errors import SettingError
-from fedl2g.models.catalog import resolve_models
+from fedl2g.errors import SettingError, choices
+from fedl2g.models.catalog import ARCHITECTURES
+from fedl2g.references import is_reference
 
 
 class Options(BaseModel):
@@ -28,9 +29,9 @@ class AuxiliaryOptions(Options):
     @field_validator("auxiliary")
     @classmethod
     def _one_architecture(cls, value: str | None) -> str | None:
-        if value is not None and resolve_models(value) != (value,):
+        if value is not None and value not in ARCHITECTURES and not is_reference(value):
             raise SettingError(
-                f"method.auxiliary: {value!r} is not one architecture; expected a single name; `fedl2g models` lists "
-                "them"
+                f"method.auxiliary: {value!r} is not an architecture; {choices(value, ARCHITECTURES)}, or your own "
+                "package.module:function"
             )
         return value
