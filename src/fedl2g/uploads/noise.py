@@ -33,11 +33,12 @@ class AddNoise(Stage):
 
 def add_noise(payload: Payload, noise: Noise, generator: torch.Generator) -> Payload:
     """A copy of the payload with noise on its floating-point entries; class ids are unchanged."""
-    std = noise.std * (root_mean_square(payload) if noise.scale == "relative" else 1.0)
+    size = root_mean_square(payload) if noise.scale == "relative" else 1.0
     noisy = dict(payload)
     for name, values in payload.items():
         if values.is_floating_point():
             draw = torch.randn(values.shape, generator=generator, dtype=torch.float64)
-            kept = 1.0 if name == PRESENT else 1 - noise.coefficient  # an indicator must not be scaled
-            noisy[name] = (kept * values.double() + std * draw).to(values.dtype)
+            # An indicator must not be scaled, and its own size is 1.
+            kept, unit = (1.0, 1.0) if name == PRESENT else (1 - noise.coefficient, size)
+            noisy[name] = (kept * values.double() + noise.std * unit * draw).to(values.dtype)
     return noisy
