@@ -78,6 +78,12 @@ def test_full_is_the_paper_to_the_letter() -> None:
     assert cells["fml", "dirichlet/flowers102"]["partition"] == "dirichlet:0.01"
 
 
+def test_the_noise_table_says_which_reading_is_that_of_the_work_it_follows() -> None:
+    first, *_ = paper_experiment("noise").notes
+    assert "FedPCL" in first
+    assert "`s absolute` are the like-for-like ones" in first
+
+
 def test_columns_change_what_they_are_about() -> None:
     def values(name: str, key: str) -> list[object]:
         return list(dict.fromkeys(c.settings.get(key) for c in plan(paper_experiment(name), scale("full"), 1)))

@@ -2,6 +2,9 @@
 
 On the client, before the upload leaves:  v <- (1 - p) * v + e,  e ~ N(0, s^2).
 
+FedPCL's public code adds e to v as it is: s is absolute there. Guiding gradients are orders of magnitude smaller than
+FedPCL's features, so s can also be relative to the upload.
+
 v is unbounded, so no amount of this noise bounds what v reveals about a client's data.
 """
 
