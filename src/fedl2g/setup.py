@@ -35,7 +35,7 @@ class Setup:
     @property
     def task(self) -> Task:
         """The parameters shared by the server and all clients."""
-        e = self.experiment
+        e, choices = self.experiment, self.experiment.choices
         return Task(
             classes=self.dataset.classes,
             image_shape=self.dataset.image_shape,
@@ -45,7 +45,9 @@ class Setup:
             batch_size=e.batch_size,
             local_epochs=e.local_epochs,
             client_lr=e.client_lr,
-            reshuffle=e.reshuffle,
+            reshuffle=choices.reshuffle,
+            equal_start=choices.equal_start,
+            quiz=choices.quiz,
             dtype=getattr(torch, e.precision),
             channels_last=e.channels_last,
         )
@@ -118,7 +120,7 @@ def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
         dataset.domains,
         clients=experiment.clients,
         classes=dataset.classes,
-        seed=experiment.seed,
+        seed=experiment.choices.partition_seed,
         test_fraction=experiment.test_fraction,
     )
     return with_validation(partition, experiment, dataset)
@@ -134,7 +136,7 @@ def with_validation(partition: Partition, experiment: Experiment, dataset: Datas
         )
     if partition.validation or not fraction:
         return partition
-    return hold_out(partition, dataset.labels, fraction, experiment.seed)
+    return hold_out(partition, dataset.labels, fraction, experiment.choices.partition_seed)
 
 
 def settle_layout(experiment: Experiment, dataset: Dataset) -> Experiment:

@@ -74,7 +74,7 @@ class FedKDClient(AuxiliaryClient[FedKDOptions]):
     def __init__(self, options: FedKDOptions, client: Client) -> None:
         super().__init__(options, client)
         width = client.task.feature_dim
-        with client.stream("private"):
+        with client.start_stream("private"):
             feature_map = nn.Linear(width, width, bias=False)
         self.feature_map = self.state["feature_map"] = feature_map.to(client.device, client.task.dtype)
 

@@ -47,7 +47,7 @@ class FedMRLClient(AuxiliaryClient[FedMRLOptions]):
     def __init__(self, options: FedMRLOptions, client: Client) -> None:
         super().__init__(options, client, feature_dim=options.sub_feature_dim)
         width = client.task.feature_dim
-        with client.stream("private"):
+        with client.start_stream("private"):
             projector = nn.Linear(options.sub_feature_dim + width, width)
         self.projector = self.state["projector"] = projector.to(client.device, client.task.dtype)
 
