@@ -46,10 +46,11 @@ class RecordingEngine(InlineEngine):
             yield reply
 
 
-def experiment_of(method: str) -> Experiment:
+def experiment_of(method: str, protocol: str) -> Experiment:
     """Two clients that share some of ten classes: a plain network, and one with BatchNorm."""
     return Experiment(
         method={"name": method, "warmup_rounds": WARM_UP},
+        protocol=protocol,
         samples=110,
         image_size=32,
         partition="dirichlet:1",
@@ -64,7 +65,8 @@ def experiment_of(method: str) -> Experiment:
 class Reference:
     """The clients and the server of algorithm 1."""
 
-    def __init__(self, setup: Setup, models: list[nn.Module], guide: Tensor, method: str) -> None:
+    def __init__(self, setup: Setup, models: list[nn.Module], guide: Tensor, method: str, protocol: str) -> None:
+        self.protocol = protocol
         self.space = 0 if method == "fedl2g-f" else 1  # of (features, logits)
         self.server_lr = SERVER_LR[method]
         self.models = models
@@ -90,8 +92,10 @@ class Reference:
         return sent
 
     def _quiz_and_study(self, client: int) -> tuple[list[int], list[int]]:
-        """Positions in the client's train set."""
+        """Positions in the client's train set: with the paper's protocol the first batch, and the rest."""
         count = len(self.data[client][1])
+        if self.protocol == "paper":
+            return list(range(BATCH)), list(range(BATCH, count))
         order = torch.randperm(count, generator=torch_stream(SEED, "quiz", client)).tolist()
         return order[:BATCH], sorted(order[BATCH:])
 
@@ -122,8 +126,10 @@ class Reference:
     def _train(self, client: int, number: int, study: list[int]) -> None:
         """One epoch over the study set without the incomplete last batch, the gradient's norm clipped."""
         model = self.models[client].train()
-        stream = torch_stream(SEED, "order", client, number, 0)
-        order = [study[p] for p in torch.randperm(len(study), generator=stream).tolist()]
+        order = study
+        if self.protocol == "ours":
+            stream = torch_stream(SEED, "order", client, number, 0)
+            order = [study[p] for p in torch.randperm(len(study), generator=stream).tolist()]
         for step in range(len(order) // BATCH):
             x, y = self._batch(client, order[step * BATCH : (step + 1) * BATCH])
             parameters = list(model.parameters())
@@ -199,16 +205,16 @@ class Compared(Observer):
         self.shared += len(set(expected[0]) & set(expected[1]))
 
 
-@pytest.mark.parametrize("method", ["fedl2g-l", "fedl2g-f"])
-def test_a_federation_is_the_published_algorithm(method: str) -> None:
+@pytest.mark.parametrize(("method", "protocol"), [("fedl2g-l", "ours"), ("fedl2g-f", "ours"), ("fedl2g-l", "paper")])
+def test_a_federation_is_the_published_algorithm(method: str, protocol: str) -> None:
     """One warm-up and two training rounds: guiding gradients, guide, weights and BatchNorm's statistics."""
-    setup = prepare(experiment_of(method))
+    setup = prepare(experiment_of(method, protocol))
     engine = RecordingEngine(setup)
     server = get_method(method).server(setup.experiment.method, setup.task)
     assert isinstance(server, FedL2GServer)
     guide = server.guide.clone()
     starts = [copy.deepcopy(engine.host.half(client).model) for client in range(CLIENTS)]
-    compared = Compared(Reference(setup, copy.deepcopy(starts), guide.clone(), method), starts)
+    compared = Compared(Reference(setup, copy.deepcopy(starts), guide.clone(), method, protocol), starts)
     federation = Federation(setup.experiment, server, engine, [compared])
     federation.run()
     assert federation.round == 3

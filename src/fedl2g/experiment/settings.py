@@ -21,7 +21,7 @@ from pydantic import (
 from fedl2g.errors import SettingError
 from fedl2g.experiment import checks, files, identity, layouts
 from fedl2g.experiment.policies import Aggregation, Attack, Availability, Noise, Privacy, Replies
-from fedl2g.experiment.protocol import Protocol, ProtocolName, choices_of, resolved
+from fedl2g.experiment.protocol import Choices, ProtocolName, choices_of, resolved
 from fedl2g.experiment.words import one_sentence
 from fedl2g.methods.options import Options
 from fedl2g.methods.registry import get_method
@@ -236,7 +236,7 @@ class Experiment(BaseModel):
         return max(1, int(self.clients * self.participation + 1e-9))
 
     @property
-    def choices(self) -> Protocol:
+    def choices(self) -> Choices:
         """What this experiment's own settings, and else its protocol, choose."""
         return choices_of(self)
 

@@ -52,7 +52,7 @@ class FedL2GOptions(Options):
     warmup_rounds: int = Field(50, ge=0, description="Initial rounds in which only the guiding vectors are trained.")
     quiz: Literal["fixed", "first", "rotating"] | None = Field(
         None,
-        description="The quiz set. fixed: drawn once and never trained on; first: the first training samples, likewise; "
+        description="The quiz set. fixed: drawn once, never trained on; first: the first training samples, likewise; "
         "rotating: drawn anew each round from all training samples, which then all train. Absent: by the protocol, "
         "fixed with ours.",
     )
