@@ -6,6 +6,7 @@ import pytest
 
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment, overlay
+from fedl2g.experiment.protocol import Choices
 from fedl2g.paper.catalog import narrow, paper_experiment, paper_experiments, plan, read_experiment, scale
 
 TABLES = [
@@ -67,8 +68,12 @@ def test_full_is_the_paper_to_the_letter() -> None:
         "method.server_lr": 100.0,
         "method.warmup_rounds": 50,
         "method.quiz_size": 10,
+        "protocol": "paper",
     }
-    experiment = Experiment(**overlay({}, main))
+    experiment = Experiment(**overlay({}, {**main, "seed": 2}))
+    assert experiment.choices == Choices(reshuffle=False, equal_start=True, partition_seed=1, quiz="first")
+    every = [cell for known in paper_experiments().values() for cell in plan(known, scale("full"), 1)]
+    assert {cell.settings["protocol"] for cell in every} == {"paper"}
     assert experiment.method.model_dump(include={"server_lr", "warmup_rounds"}) == {
         "server_lr": 100,
         "warmup_rounds": 50,
