@@ -40,6 +40,7 @@ FIELDS = (
     "participation",
     "rounds",
     "seed",
+    "protocol",
     "execution.engine",
     "execution.workers",
     "device",

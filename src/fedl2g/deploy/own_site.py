@@ -83,7 +83,7 @@ def own_site(file: SiteFile, experiment: Experiment, dataset: Dataset) -> Setup:
         None,
         clients=1,
         classes=dataset.classes,
-        seed=experiment.seed,
+        seed=experiment.choices.partition_seed,
         test_fraction=experiment.test_fraction,
     )
     empty = np.empty(0, dtype=np.int64)

@@ -29,15 +29,16 @@ from fedl2g.errors import SettingError
 from fedl2g.learning.client import Client, Task
 from fedl2g.learning.losses import kl_divergence
 from fedl2g.learning.optimizer import ClippedSGD
-from fedl2g.methods.base import Options, Trained, Traits
+from fedl2g.methods.base import Trained, Traits
 from fedl2g.methods.fml import CLIP
 from fedl2g.methods.low_rank import LOW_RANK, check_packed, compress, reconstruct
+from fedl2g.methods.options import AuxiliaryOptions
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer
 from fedl2g.payload import Payload
 
 
-class FedKDOptions(Options):
+class FedKDOptions(AuxiliaryOptions):
     """A client's model and a small shared one distil into each other; the shared one is sent as low-rank factors."""
 
     name: str = "fedkd"
@@ -73,7 +74,7 @@ class FedKDClient(AuxiliaryClient[FedKDOptions]):
     def __init__(self, options: FedKDOptions, client: Client) -> None:
         super().__init__(options, client)
         width = client.task.feature_dim
-        with client.stream("private"):
+        with client.start_stream("private"):
             feature_map = nn.Linear(width, width, bias=False)
         self.feature_map = self.state["feature_map"] = feature_map.to(client.device, client.task.dtype)
 
