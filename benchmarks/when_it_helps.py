@@ -58,6 +58,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedl2g-f, recommended": {"name": "fedl2g-f", **RECOMMENDED},
 }
 MAIN, EVERY = tuple(METHODS), (*METHODS, *OPTIONS)
+CORE = tuple(method for method in MAIN if method not in ("fedproto", "fedmrl"))  # what the small study runs first
 METHODS |= OPTIONS
 
 
@@ -127,15 +128,18 @@ class Size:
 
 SIZES = {
     "small": Size(
-        {"digits": Length(15, 5), "images": Length(12, 5, 4000), "paper": Length(8, 4, 1000)},
+        {"digits": Length(15, 5), "images": Length(8, 4, 4000), "paper": Length(6, 3, 1000)},
         (
-            Pass("digits", MAIN, 5),
+            Pass("digits", CORE, 3),
+            Pass("images", CORE, 1),
+            Pass("digits", CORE, 5),
+            Pass("images", CORE, 2),
+            Pass("digits", EVERY, 1),
+            Pass("images", CORE, 3),
             Pass("images", MAIN, 1),
-            Pass("digits", EVERY, 2),
-            Pass("images", MAIN, 3),
-            Pass("paper", ("local", "feddistill", *MAIN[4:]), 1),
-            Pass("images", EVERY, 1),
+            Pass("paper", CORE, 1),
             Pass("digits", EVERY, 5),
+            Pass("images", EVERY, 3),
         ),
     ),
     "full": Size(
