@@ -39,6 +39,7 @@ from fedl2g.setup import Setup, prepare
 RESULTS = Path(__file__).parent / "results" / "when-it-helps"
 
 RECOMMENDED: dict[str, Any] = {"quiz": "rotating", "guide_weight": "adaptive", "server_step": "rms"}
+ZEROS = {"guide_init": "zeros"}  # recommended in logit space only
 OPTIONS: dict[str, dict[str, Any]] = {
     f"fedl2g-{space}, {label}": {"name": f"fedl2g-{space}", **options}
     for space in ("l", "f")
@@ -46,6 +47,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "frozen guide": {"server_lr": 0.0},
         **{f"{name} {value}": {name: value} for name, value in RECOMMENDED.items()},
     }.items()
+} | {
+    "fedl2g-l, guide_init zeros": {"name": "fedl2g-l", **ZEROS},
+    "fedl2g-l, recommended but guide_init normal": {"name": "fedl2g-l", **RECOMMENDED},
 }
 METHODS: dict[str, dict[str, Any]] = {
     "local": {"name": "local"},
@@ -53,7 +57,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedproto": {"name": "fedproto"},
     "fedmrl": {"name": "fedmrl"},
     "fedl2g-l": {"name": "fedl2g-l"},
-    "fedl2g-l, recommended": {"name": "fedl2g-l", **RECOMMENDED},
+    "fedl2g-l, recommended": {"name": "fedl2g-l", **RECOMMENDED, **ZEROS},
     "fedl2g-f": {"name": "fedl2g-f"},
     "fedl2g-f, recommended": {"name": "fedl2g-f", **RECOMMENDED},
 }
