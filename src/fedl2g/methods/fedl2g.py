@@ -41,6 +41,7 @@ CLIP = 100.0  # bounds the client's gradient norm, and the norm of the whole gui
 MAX_WEIGHT = 4.0  # of an adaptive weight
 
 _SERVER_LR = "Server learning rate of the guiding vectors; 0 keeps them at their initial values."
+_RMS_STEP = "RMS of a guiding vector's move in a round, with server_step rms."
 
 
 class FedL2GOptions(Options):
@@ -73,7 +74,7 @@ class FedL2GOptions(Options):
         description="The step of the guiding vectors: server_lr times the gradient, or rms_step per entry in the "
         "gradient's direction whatever its size (server_lr is then not used).",
     )
-    rms_step: float = Field(0.1, gt=0, description="RMS of a guiding vector's move in a round, with server_step rms.")
+    rms_step: float = Field(gt=0, description=_RMS_STEP)
     guide_init: Literal["normal", "zeros", "orthogonal"] = Field(
         "normal", description="Initial guiding vectors: N(0,1) entries, zeros, or orthogonal directions."
     )
@@ -95,6 +96,7 @@ class LogitOptions(FedL2GOptions):
     space = "logits"
     name: str = "fedl2g-l"
     server_lr: float = Field(0.1, ge=0, description=_SERVER_LR)
+    rms_step: float = Field(0.3, gt=0, description=_RMS_STEP)
 
 
 class FeatureOptions(FedL2GOptions):
@@ -103,6 +105,7 @@ class FeatureOptions(FedL2GOptions):
     space = "features"
     name: str = "fedl2g-f"
     server_lr: float = Field(100.0, ge=0, description=_SERVER_LR)
+    rms_step: float = Field(0.1, gt=0, description=_RMS_STEP)
 
 
 class FedL2GServer(ServerHalf[FedL2GOptions]):
