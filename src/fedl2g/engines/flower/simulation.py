@@ -92,7 +92,11 @@ class Simulation:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flower simulation", daemon=True)
         self._thread.start()
-        grid = self._started.get()
+        try:
+            grid = self._started.get()
+        except KeyboardInterrupt:
+            self.close()
+            raise
         if isinstance(grid, BaseException):
             self.close()
             raise RunError(f"execution.engine: Flower's simulation did not start: {grid}") from grid
@@ -109,7 +113,12 @@ class Simulation:
 
         resources = {"num_cpus": 1, "num_gpus": 0.0, "max_restarts": -1, "max_task_retries": 0}
         backend = {
-            "init_args": {"num_cpus": self.workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"},
+            "init_args": {
+                "num_cpus": self.workers,
+                "include_dashboard": False,
+                "logging_level": logging.ERROR,
+                "_node_ip_address": "127.0.0.1",
+            },
             "client_resources": resources,
         }
         try:
