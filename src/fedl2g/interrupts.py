@@ -36,6 +36,7 @@ class _Interrupts:
         self.starting = False  # a process, which must be known before anything is raised
         self.postponed = False
         self.ends: list[tuple[str, Callable[[], None]]] = []
+        self.before_the_end: list[Callable[[], None]] = []
         self.children: dict[subprocess.Popen[Any], tuple[signal.Signals | None, signal.Signals]] = {}
 
     def handle(self, number: int, frame: FrameType | None) -> None:
@@ -62,9 +63,12 @@ class _Interrupts:
                 child.send_signal(first)
 
     def end_at_once(self) -> None:
+        _say("stopped at once", end="\x1b[?25h" if sys.stderr.isatty() else "")  # a progress bar hides the cursor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # whatever fails because its processes end here has nothing to say
         for child, (_, second) in list(self.children.items()):
             child.send_signal(second)
-        _say("stopped at once", end="\x1b[?25h" if sys.stderr.isatty() else "")  # a progress bar hides the cursor
+        for act in self.before_the_end:
+            act()
         os._exit(EXIT_CODE)
 
     def listen(self, signals: socket.socket) -> None:
@@ -125,6 +129,16 @@ def orderly_end(promise: str, stop: Callable[[], None]) -> Iterator[None]:
         _interrupts.ends.pop()
         if before is not None:
             signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def before_the_end(act: Callable[[], None]) -> Iterator[None]:
+    """Inside the block a second Ctrl-C calls `act`, which must return soon, before it ends the process."""
+    _interrupts.before_the_end.append(act)
+    try:
+        yield
+    finally:
+        _interrupts.before_the_end.remove(act)
 
 
 def interrupted() -> bool:

@@ -41,11 +41,13 @@ class Pressed:
         os.killpg(self.process.pid, signal.SIGINT)
 
     def line(self) -> tuple[str, float]:
-        """The next line of stderr, and how long it took."""
+        """The next line of ours on stderr, where Ray writes too, and how long it took."""
         assert self.process.stderr is not None
         start = time.monotonic()
-        text = self.process.stderr.readline()
-        self.err += text
+        text = "-"
+        while text and not text.startswith("fedl2g: "):
+            text = self.process.stderr.readline()
+            self.err += text
         return text, time.monotonic() - start
 
     def end(self, seconds: float = 90) -> tuple[int, str]:
