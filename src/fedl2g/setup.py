@@ -16,6 +16,7 @@ from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.learning.client import Task
 from fedl2g.learning.devices import resolve_device
+from fedl2g.methods.registry import get_method
 from fedl2g.references import is_reference, load_plugin, loaded_plugins
 
 Progress = Callable[[str, int, int | None], None]
@@ -38,7 +39,7 @@ class Setup:
             classes=self.dataset.classes,
             image_shape=self.dataset.image_shape,
             seed=e.seed,
-            rounds=e.rounds,
+            rounds=e.rounds if get_method(e.method.name).traits.uses_rounds else None,
             auxiliary=e.architectures[0],
             batch_size=e.batch_size,
             local_epochs=e.local_epochs,

@@ -113,12 +113,12 @@ class StateStore:
     def export(self, client: int, target: Path) -> None:
         """Hard-link a state's file into a checkpoint; copy it across file systems."""
         self._settle(client)
-        _link(self._file(client), target)
+        link(self._file(client), target)
 
     def adopt(self, client: int, source: Path) -> None:
         """Use a checkpoint's file as the client's state."""
         self._settle(client)
-        _link(source, self._file(client))
+        link(source, self._file(client))
         self._known.add(client)
 
     def clear(self) -> None:
@@ -183,7 +183,8 @@ def stored_shapes(path: Path) -> Shapes:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a dict)
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
+    """Hard-link a file that is never modified; copy it where that is impossible."""
     with replacing(target, durable=False) as partial:
         try:
             os.link(source, partial)

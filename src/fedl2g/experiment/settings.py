@@ -48,6 +48,9 @@ class Execution(BaseModel):
     )
     profile: bool = Field(False, description="Measure how the time of each round is spent.")
     checkpoint_every: int = Field(10, ge=1, description="Rounds between checkpoints: the most a crash can lose.")
+    keep_best: bool = Field(
+        True, description="Keep the models of the best round beside the last ones, as `fedl2g export` writes them."
+    )
     link_seconds: float = Field(
         120.0, gt=0, description="flower, deployed: timeout for reaching a SuperLink that is down."
     )
@@ -191,6 +194,10 @@ class Experiment(BaseModel):
     def channels_last(self) -> frozenset[str]:
         """The architectures that use this memory layout; none while the layout is `auto`."""
         return layouts.channels_last(self)
+
+    def with_rounds(self, rounds: int) -> Experiment:
+        """The same experiment with another number of rounds."""
+        return Experiment(**{**dict(self), "rounds": rounds})
 
     def settled(self, layout: str) -> Experiment:
         """The experiment with these layouts in place of `auto`."""

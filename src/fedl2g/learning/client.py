@@ -22,7 +22,7 @@ class Task:
     classes: int
     image_shape: tuple[int, int, int]
     seed: int
-    rounds: int
+    rounds: int | None  # None: the method does not say that it uses the number of rounds (trait `uses_rounds`)
     auxiliary: str  # the architecture of a shared auxiliary model: the first of the group
     batch_size: int = 10
     local_epochs: int = 1
