@@ -65,7 +65,7 @@ def test_a_server_that_fell_back_is_served_from_the_round_before(
     node.train(request(setup, 2))
     node.train(request(setup, 3))
     assert trainings == [1, 2, 3]
-    assert NodeStore(tmp_path, "run1", setup.experiment.fingerprint, 1).rounds() == [2, 3]
+    assert NodeStore(tmp_path, "run1", setup.experiment.fingerprint_with(None), 1).rounds() == [2, 3]
 
 
 def test_another_request_for_a_trained_round_starts_from_the_state_before_it(

@@ -11,17 +11,12 @@ from fedl2g.experiment.settings import Experiment
 from fedl2g.methods.registry import get_method
 
 
-def is_same_but_rounds(experiment: Experiment, rounds: int, fingerprint: str) -> bool:
-    """Whether this experiment with another number of rounds has this fingerprint."""
-    return experiment.with_rounds(rounds).fingerprint == fingerprint
-
-
 def check_extension(path: Path, about: Mapping[str, Any], experiment: Experiment) -> None:
     """Raise an error unless the run (`about`: its run.json) is this experiment, or this one with fewer rounds."""
     if about["fingerprint"] == experiment.fingerprint:
         return
     rounds = about["rounds"]
-    if not is_same_but_rounds(experiment, rounds, about["fingerprint"]):
+    if experiment.fingerprint_with(rounds) != about["fingerprint"]:
         raise RunError(
             f"{path}: holds another experiment ({about['method']}, seed {about['seed']}); choose another --out"
         )

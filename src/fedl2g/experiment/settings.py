@@ -222,6 +222,11 @@ class Experiment(BaseModel):
         return identity.sampler_in_use(self.sampler, protected=self.privacy.on)
 
     @property
+    def selection(self) -> Literal["validation", "test"]:
+        """The samples that choose the best round."""
+        return "validation" if self.validation_fraction else "test"
+
+    @property
     def references(self) -> list[str]:
         """The Python code that the settings name, as `package.module:name`."""
         return references_in(self.model_dump(mode="json"))
@@ -229,7 +234,11 @@ class Experiment(BaseModel):
     @property
     def fingerprint(self) -> str:
         """A hash of the settings that determine the results: equal for experiments with equal results."""
-        settings = {**self.model_dump(mode="json"), "sampler": self.sampler_name}
+        return self.fingerprint_with(self.rounds)
+
+    def fingerprint_with(self, rounds: int | None) -> str:
+        """The fingerprint of this experiment with another number of rounds; None: the same for all numbers."""
+        settings = {**self.model_dump(mode="json"), "sampler": self.sampler_name, "rounds": rounds}
         if self.layout != "auto":  # resolved, so that a changed table gives another fingerprint
             settings["layout"] = sorted(self.channels_last)
         if not self.validation_fraction:  # so that runs from before this setting can go on

@@ -34,7 +34,10 @@ class BestModels:
         if selected_record(federation.history) is not record:
             return
         server = federation.server.state_dict().items()
-        with writing(self._scratch, self._scratch.parent.parent), replacing(self._scratch, durable=False) as partial:
+        with (
+            writing(self._scratch, self._scratch.parent.parent, "the models of the best round"),
+            replacing(self._scratch, durable=False) as partial,
+        ):
             partial.mkdir(parents=True)
             federation.engine.save(partial)
             write_tensors(partial, {SERVER_PREFIX + name: tensor for name, tensor in server})

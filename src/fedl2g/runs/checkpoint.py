@@ -25,7 +25,6 @@ from torch import Tensor
 
 from fedl2g.engines.states import State, client_file, read_state, write_state
 from fedl2g.errors import PayloadError, RunError
-from fedl2g.experiment.extension import is_same_but_rounds
 from fedl2g.files import quoted, reason_of, remove_leftovers, replacing
 
 if TYPE_CHECKING:
@@ -71,8 +70,8 @@ class Checkpoint:
 
     def belongs_to(self, experiment: Experiment) -> bool:
         """Whether the experiment wrote it, perhaps before it was given more rounds."""
-        rounds = self.state.get("rounds", experiment.rounds)
-        return is_same_but_rounds(experiment, rounds, self.state["fingerprint"])
+        rounds: int = self.state.get("rounds", experiment.rounds)
+        return bool(experiment.fingerprint_with(rounds) == self.state["fingerprint"])
 
     @cached_property
     def state(self) -> dict[str, Any]:
@@ -166,13 +165,13 @@ def write_checkpoint(folder: Path, federation: Federation, best: Callable[[Path]
 
 
 @contextmanager
-def writing(path: Path, run: Path) -> Iterator[None]:
-    """Turn the errors of a disk while a checkpoint is written into one sentence."""
+def writing(path: Path, run: Path, what: str = "the checkpoint") -> Iterator[None]:
+    """Turn the errors of a disk while a checkpoint, or a part of the next one, is written into one sentence."""
     try:
         yield
     except (OSError, safetensors.SafetensorError, RunError) as error:
         raise RunError(
-            f"{path}: the checkpoint cannot be written ({reason_of(error)}); earlier checkpoints are intact; make "
+            f"{path}: {what} cannot be written ({reason_of(error)}); earlier checkpoints are intact; make "
             f"room, then continue with `fedl2g resume {quoted(run)}`"
         ) from error
 
