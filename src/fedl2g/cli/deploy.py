@@ -8,7 +8,7 @@ from typing import Literal
 import click
 
 from fedl2g.cli.groups import OrderedGroup
-from fedl2g.cli.options import PATH, trust_option
+from fedl2g.cli.options import PATH, metrics_option, trust_option
 from fedl2g.cli.output import print_line
 from fedl2g.errors import SettingError
 
@@ -96,6 +96,7 @@ def write_practice_images(folder: Path) -> None:
     help="The model after the best round or after the last one.",
 )
 @click.option("--run", help="Which run of a site, if it took part in several.")
+@metrics_option
 @click.option("--force", is_flag=True, help="Replace a model that is in the folder already.")
 @trust_option
 def export_model(
@@ -104,6 +105,7 @@ def export_model(
     client: int | None,
     which: Literal["best", "last"],
     run: str | None,
+    metrics: tuple[str, ...],
     force: bool,
     trust: bool,
 ) -> None:
@@ -121,8 +123,8 @@ def export_model(
             raise SettingError(
                 f"--client: missing; {source} is a run directory; name the client, for example --client 0"
             )
-        exported = export_client(source, client, out, which=which, trust=trust)
+        exported = export_client(source, client, out, which=which, metrics=metrics, trust=trust)
     else:
-        exported = export_site(source, out, which=which, run=run, trust=trust)
+        exported = export_site(source, out, which=which, run=run, metrics=metrics, trust=trust)
     print_line(exported.summary)
     print_line(f"wrote {', '.join(map(str, exported.files))}")

@@ -8,8 +8,11 @@ prototypes, a shared network.
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
+import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ from fedl2g.methods.base import AnyClientHalf
 from fedl2g.round.record import chosen_on
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.models import ClientModel, TrainedModels, Which, client_model
+from fedl2g.runs.scores import score_client
 from fedl2g.setup import Setup
 
 
@@ -53,7 +57,13 @@ class Predictor(nn.Module):
 
 
 def export_site(
-    path: Path, out: Path, *, which: Which = "best", run: str | None = None, trust: bool = False
+    path: Path,
+    out: Path,
+    *,
+    which: Which = "best",
+    run: str | None = None,
+    metrics: Sequence[str] = (),
+    trust: bool = False,
 ) -> Exported:
     """Export the model in a site's store, of its newest run or of `run`."""
     file = read_site(path, trust=trust)
@@ -62,10 +72,18 @@ def export_site(
     stored = stored_model(folder, which)
     setup = stored_setup(file, folder.parent, trust=trust)
     model = client_model(setup, file.client_id, stored.state, stored.received, which=which, round=stored.round)
-    return _export(model, setup, {"site": file.name, "run": stored.run}, out)
+    return _export(model, setup, {"site": file.name, "run": stored.run}, metrics, out)
 
 
-def export_client(path: Path, client: int, out: Path, *, which: Which = "best", trust: bool = False) -> Exported:
+def export_client(
+    path: Path,
+    client: int,
+    out: Path,
+    *,
+    which: Which = "best",
+    metrics: Sequence[str] = (),
+    trust: bool = False,
+) -> Exported:
     """Export the model of one client from a run directory."""
     models = TrainedModels(RunDirectory.open(path, trust=trust), which)
     model = models.load(client)
@@ -77,10 +95,10 @@ def export_client(path: Path, client: int, out: Path, *, which: Which = "best", 
             f"{path}: holds no trained model of client {client}, which had not trained by round {model.round} "
             f"({which}); {remedy}"
         )
-    return _export(model, models.setup, {"client": client}, out)
+    return _export(model, models.setup, {"client": client}, metrics, out)
 
 
-def _export(model: ClientModel, setup: Setup, whose: dict[str, Any], out: Path) -> Exported:
+def _export(model: ClientModel, setup: Setup, whose: dict[str, Any], metrics: Sequence[str], out: Path) -> Exported:
     predictor, shape = Predictor(model.half).eval(), setup.dataset.image_shape
     images = torch.linspace(0, 255, 3 * torch.Size(shape).numel()).reshape(3, *shape)
     with torch.no_grad(), warnings.catch_warnings():
@@ -104,6 +122,7 @@ def _export(model: ClientModel, setup: Setup, whose: dict[str, Any], out: Path) 
         "classes": list(setup.dataset.class_names),
         "input": ["N", *shape],
         "values": "0 to 255",
+        **({"metrics": score_client(model, metrics)} if metrics else {}),
     }
     files = [out / "weights.safetensors", out / "model.torchscript", out / "model.json"]
     try:
@@ -111,7 +130,7 @@ def _export(model: ClientModel, setup: Setup, whose: dict[str, Any], out: Path) 
         tensors = model.network.state_dict().items()
         write_state(files[0], {name: tensor.contiguous().clone() for name, tensor in tensors})
         with replacing(files[1]) as partial:
-            program.save(str(partial))
+            _save_program(program, partial)
         write_text(files[2], json.dumps(about, indent=2))
     except (OSError, SafetensorError) as error:
         raise RunError(f"--out: {out} cannot be written ({reason_of(error)}); choose another folder") from error
@@ -122,3 +141,13 @@ def _export(model: ClientModel, setup: Setup, whose: dict[str, Any], out: Path) 
         f"{correct / samples:.2%} ({correct} of {samples} samples)"
     )
     return Exported(files, summary)
+
+
+def _save_program(program: torch.jit.ScriptModule, path: Path) -> None:
+    """Save a program without its debug records, which hold the paths of this machine's source files."""
+    buffer = io.BytesIO()
+    torch.jit.save(program, buffer)
+    with zipfile.ZipFile(buffer) as saved, zipfile.ZipFile(path, "w") as kept:
+        for name in saved.namelist():
+            if not name.endswith(".debug_pkl"):
+                kept.writestr(name, saved.read(name))

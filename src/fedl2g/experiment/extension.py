@@ -27,8 +27,8 @@ def check_extension(path: Path, about: Mapping[str, Any], experiment: Experiment
         )
     if (reason := _reason_against(experiment)) is not None:
         raise SettingError(
-            f"rounds: {path} has {rounds} and cannot be extended to {experiment.rounds}: {reason}; choose another --out "
-            "for a run with all rounds from the start"
+            f"rounds: {path} has {rounds} and cannot be extended to {experiment.rounds}: {reason}; choose another "
+            "--out for a run with all rounds from the start"
         )
 
 

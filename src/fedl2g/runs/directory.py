@@ -247,9 +247,12 @@ class RunDirectory:
     def reopen(self) -> None:
         """Remove the result: the run goes on."""
         try:
-            (self.path / "result.json").unlink(missing_ok=True)
+            for name in ("scores.json", "result.json"):
+                (self.path / name).unlink(missing_ok=True)
         except OSError as error:
-            raise RunError(f"{self.path / 'result.json'}: cannot be removed ({reason_of(error)})") from error
+            raise RunError(
+                f"{self.path}: its result cannot be removed ({reason_of(error)}); make it writable"
+            ) from error
 
     def describe(self, experiment: Experiment) -> None:
         """Write the number of rounds of an extended run to run.json, then to experiment.toml."""

@@ -180,7 +180,8 @@ def stored_model(folder: Path, which: Literal["best", "last"]) -> StoredModel:
         round = _best_round(folder)
         if round is None:
             raise RunError(
-                f"{folder}: the coordinator has not named a best round yet; take the model of the last round, --which last"
+                f"{folder}: the coordinator has not named a best round yet; take the model of the last round, "
+                "--which last"
             )
         path = folder / f"best-{round:06d}.safetensors"
         if not path.exists():
