@@ -40,7 +40,7 @@ class Setup:
             classes=self.dataset.classes,
             image_shape=self.dataset.image_shape,
             seed=e.seed,
-            rounds=e.rounds,
+            rounds=e.rounds if get_method(e.method.name).traits.uses_rounds else None,
             auxiliary=auxiliary_architecture(e, self.dataset.classes, self.dataset.image_shape),
             batch_size=e.batch_size,
             local_epochs=e.local_epochs,

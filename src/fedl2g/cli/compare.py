@@ -14,6 +14,7 @@ from fedl2g.cli.options import (
     jobs_option,
     json_option,
     methods_complete,
+    metrics_option,
     out_option,
     plugin_option,
     quiet_option,
@@ -23,6 +24,7 @@ from fedl2g.cli.options import (
 from fedl2g.cli.output import Display, print_json, print_line, print_tables
 
 if TYPE_CHECKING:
+    from fedl2g.data import Dataset
     from fedl2g.errors import FedL2GError
     from fedl2g.federation import Observer
     from fedl2g.runs.comparison import Comparison
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 @jobs_option
 @out_option
 @plugin_option
+@metrics_option
 @track_option
 @json_option
 @quiet_option
@@ -52,6 +55,7 @@ def compare_methods(
     seeds: int,
     jobs: int,
     out: Path | None,
+    metrics: tuple[str, ...],
     track: str,
     as_json: bool,
     quiet: bool,
@@ -61,13 +65,16 @@ def compare_methods(
 
     comparison = Comparison.plan(settings.file, settings.overrides, methods.split(","), seeds, out)
     with Display(quiet) as display:
-        _run(comparison, display, jobs, track)
+        data = _run(comparison, display, jobs, track)
     if any(comparison.results.values()):
+        if metrics:
+            comparison.score(metrics, data)
         _show(comparison, as_json)
     comparison.check()
 
 
-def _run(comparison: Comparison, display: Display, jobs: int, track: str) -> None:
+def _run(comparison: Comparison, display: Display, jobs: int, track: str) -> Dataset:
+    """Run what is not finished yet; returns the data."""
     from fedl2g.runs.batch import run_all
     from fedl2g.runs.tracking import trackers
     from fedl2g.setup import load_data
@@ -88,6 +95,7 @@ def _run(comparison: Comparison, display: Display, jobs: int, track: str) -> Non
     for path, result in run_all(comparison.experiments, jobs=jobs, watch=watch, failed=failed, data=data):
         comparison.add(path, result)
         display.print(f"{path.name}: best accuracy {result.best_accuracy:.2%}, round {result.best_round}")
+    return data
 
 
 def _show(comparison: Comparison, as_json: bool) -> None:
@@ -101,4 +109,8 @@ def _show(comparison: Comparison, as_json: bool) -> None:
     from fedl2g.report.tables import comparison_table
 
     print_tables(comparison_table(comparison.results))
+    if comparison.scores:
+        from fedl2g.report.score_tables import compared_scores_table
+
+        print_tables(compared_scores_table(comparison.scores))
     print_line(f"Runs, comparison.json and {figure.name} are in {comparison.directory}")

@@ -49,6 +49,9 @@ class Execution(BaseModel):
     )
     profile: bool = Field(False, description="Measure how the time of each round is spent.")
     checkpoint_every: int = Field(10, ge=1, description="Rounds between checkpoints: the most a crash can lose.")
+    keep_best: bool = Field(
+        True, description="Keep the models of the best round beside the last ones, as `fedl2g export` writes them."
+    )
     link_seconds: float = Field(
         120.0, gt=0, description="flower, deployed: timeout for reaching a SuperLink that is down."
     )
@@ -218,6 +221,10 @@ class Experiment(BaseModel):
         """The architectures that use this memory layout; none while the layout is `auto`."""
         return layouts.channels_last(self)
 
+    def with_rounds(self, rounds: int) -> Experiment:
+        """The same experiment with another number of rounds."""
+        return Experiment(**{**dict(self), "rounds": rounds})
+
     def settled(self, layout: str) -> Experiment:
         """The experiment with these layouts in place of `auto`."""
         return Experiment(**{**dict(self), "layout": layout}) if self.layout == "auto" else self
@@ -246,6 +253,11 @@ class Experiment(BaseModel):
         return identity.sampler_in_use(self.sampler, protected=self.privacy.on)
 
     @property
+    def selection(self) -> Literal["validation", "test"]:
+        """The samples that choose the best round."""
+        return "validation" if self.validation_fraction else "test"
+
+    @property
     def references(self) -> list[str]:
         """The Python code that the settings name, as `package.module:name`."""
         return references_in(self.model_dump(mode="json"))
@@ -253,7 +265,12 @@ class Experiment(BaseModel):
     @property
     def fingerprint(self) -> str:
         """A hash of the settings that determine the results: equal for experiments with equal results."""
-        settings = {**resolved(self.model_dump(mode="json"), self.choices), "sampler": self.sampler_name}
+        return self.fingerprint_with(self.rounds)
+
+    def fingerprint_with(self, rounds: int | None) -> str:
+        """The fingerprint of this experiment with another number of rounds; None: the same for all numbers."""
+        dumped = resolved(self.model_dump(mode="json"), self.choices)
+        settings = {**dumped, "sampler": self.sampler_name, "rounds": rounds}
         if self.layout != "auto":  # resolved, so that a changed table gives another fingerprint
             settings["layout"] = sorted(self.channels_last)
         if not self.validation_fraction:  # so that runs from before this setting can go on

@@ -23,7 +23,7 @@ class Task:
     classes: int
     image_shape: tuple[int, int, int]
     seed: int
-    rounds: int
+    rounds: int | None  # None: the method does not say that it uses the number of rounds (trait `uses_rounds`)
     auxiliary: str  # the architecture of the network that the server builds: an auxiliary model, a shared head
     batch_size: int = 10
     local_epochs: int = 1

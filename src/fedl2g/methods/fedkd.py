@@ -57,6 +57,7 @@ class FedKDOptions(AuxiliaryOptions):
 
     def energy(self, round: int, task: Task) -> float:
         """The share of energy kept in both directions of a round."""
+        assert task.rounds is not None, "the trait `uses_rounds`"
         progress = (round - 1) / max(1, task.rounds - 1)
         return self.energy_start + min(1.0, progress) * (self.energy_end - self.energy_start)
 
@@ -111,6 +112,7 @@ register_method(
         uploads="network",
         codec=LOW_RANK,
         auxiliary_network=True,
+        uses_rounds=True,
         communication_note="FedKD's communication depends on the weights: the rank of each factor is the smallest that "
         "keeps the requested share of the energy; the mean over the run is shown.",
     ),
