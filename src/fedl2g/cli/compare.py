@@ -20,7 +20,7 @@ from fedl2g.cli.options import (
     track_option,
     without,
 )
-from fedl2g.cli.output import Display, print_json, print_line, print_tables
+from fedl2g.cli.output import Display, print_json, print_line, print_tables, screen_width
 
 if TYPE_CHECKING:
     from fedl2g.errors import FedL2GError
@@ -105,9 +105,9 @@ def _show(comparison: Comparison, as_json: bool) -> None:
     if as_json:
         print_json(comparison.to_dict())
         return
-    from fedl2g.report.tables import comparison_table
+    from fedl2g.report.comparison import comparison_table
 
-    print_tables(comparison_table(comparison.results))
+    print_tables(comparison_table(comparison.results, comparison.differences, screen_width()))
     for verdict in comparison.verdict_lines():
         print_line(verdict)
     print_line(f"Runs, comparison.json and {figure.name} are in {comparison.directory}")

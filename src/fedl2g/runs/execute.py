@@ -89,6 +89,7 @@ def execute(
         seed=experiment.seed,
         status=status,
         run=str(directory.path),
+        warmup_rounds=method.warmup_rounds(experiment.method),
     )
     directory.finish(result)
     return result
