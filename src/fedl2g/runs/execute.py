@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from fedl2g.engines.base import OpenEngine, WorkerLost, open_engine
 from fedl2g.errors import Diverged, FedL2GError, RunError
 from fedl2g.federation import Federation, Observer
 from fedl2g.files import quoted, remove_leftovers
+from fedl2g.interrupts import EXIT_CODE, orderly_end
 from fedl2g.methods.registry import get_method
 from fedl2g.process import one_thread, rare_garbage_collection
 from fedl2g.round.record import selected_record
@@ -26,7 +28,7 @@ _log = logging.getLogger(__name__)
 class Interrupted(FedL2GError):
     """The user pressed Ctrl-C; a checkpoint was written."""
 
-    exit_code = 130
+    exit_code = EXIT_CODE
 
 
 @rare_garbage_collection()
@@ -48,7 +50,7 @@ def execute(
         MetricsWriter(directory),
         EarlyStop(experiment.patience, method.warmup_rounds(experiment.method)),
         checkpointer,
-        *([interrupt] if interruptible else []),
+        interrupt,
         *observers,
     ]
     server = method.server(experiment.method, setup.task)
@@ -61,7 +63,8 @@ def execute(
     status: Status = "finished"
     reason = "no client could be evaluated"
     try:
-        _run_with_restarts(federation, directory)
+        with orderly_end(StopOnInterrupt.PROMISE, interrupt.press) if interruptible else nullcontext():
+            _run_with_restarts(federation, directory)
         stopped = federation.stop_reason if federation.round < experiment.rounds else None
         if stopped == StopOnInterrupt.REASON:
             raise Interrupted(
@@ -73,7 +76,6 @@ def execute(
     except Diverged as error:
         status, reason = "diverged", str(error)
     finally:
-        interrupt.close()
         engine.close()
         shutil.rmtree(scratch, ignore_errors=True)
     if selected_record(federation.history) is None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from types import FrameType
-from typing import Any
-
 from fedl2g.federation import Federation, Observer
 from fedl2g.round.record import RoundRecord, selected_record
 from fedl2g.runs.checkpoint import write_checkpoint
@@ -78,30 +73,22 @@ class Checkpointer(Observer):
 
 
 class StopOnInterrupt(Observer):
-    """Ctrl-C ends the run after the current round, with a checkpoint; a second Ctrl-C ends it at once."""
+    """Ends the run after the current round, with a checkpoint, once `press` was called."""
 
     REASON = "interrupted"
+    PROMISE = "stopping after this round, with a checkpoint"
 
     def __init__(self) -> None:
-        self._previous: Any = None
+        self._federation: Federation | None = None
         self._pressed = False
 
+    def press(self) -> None:
+        """The user pressed Ctrl-C."""
+        self._pressed = True
+        if self._federation is not None:
+            self._federation.stop(self.REASON)
+
     def on_start(self, federation: Federation) -> None:
-        if self._pressed:  # before a lost worker reset the federation: still stop
+        self._federation = federation
+        if self._pressed:  # before the first round, or before a lost worker reset the federation
             federation.stop(self.REASON)
-        if threading.current_thread() is not threading.main_thread() or self._previous is not None:
-            return
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            if self._pressed:
-                raise KeyboardInterrupt
-            self._pressed = True
-            federation.stop(self.REASON)
-
-        self._previous = signal.signal(signal.SIGINT, handle)
-
-    def close(self) -> None:
-        """Restore the previous SIGINT handler."""
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
-            self._previous = None
