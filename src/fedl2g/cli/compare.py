@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fedl2g.cli.completion import PROGRAM
 from fedl2g.cli.options import (
     ExperimentCommand,
     Settings,
@@ -67,7 +72,7 @@ def compare_methods(
     from fedl2g.runs.comparison import Comparison
 
     comparison = Comparison.plan(settings.file, settings.overrides, methods.split(","), seeds, out, against)
-    with Display(quiet) as display:
+    with _continued_by_this_command(), Display(quiet) as display:
         _run(comparison, display, jobs, track)
     if any(comparison.results.values()):
         _show(comparison, as_json)
@@ -75,7 +80,8 @@ def compare_methods(
 
 
 def _run(comparison: Comparison, display: Display, jobs: int, track: str) -> None:
-    from fedl2g.runs.batch import run_all
+    from fedl2g.runs.batch import STOPPING, run_all
+    from fedl2g.runs.estimate import duration
     from fedl2g.runs.tracking import trackers
     from fedl2g.setup import load_data
 
@@ -85,16 +91,38 @@ def _run(comparison: Comparison, display: Display, jobs: int, track: str) -> Non
     if track:
         os.environ["FEDL2G_TRACK"] = track  # for runs in subprocesses
 
+    batch = display.follow_all(comparison.experiments, jobs)
+
     def watch(path: Path) -> list[Observer]:
-        return [display.follow(path.name), *trackers(track, path)]
+        return [batch.follow(path), *trackers(track, path)]
 
     def failed(path: Path, error: FedL2GError) -> None:
         comparison.failures[path] = error
-        display.print(f"{path.name}: failed")
+        batch.ended(path, "failed")
 
-    for path, result in run_all(comparison.experiments, jobs=jobs, watch=watch, failed=failed, data=data):
+    def promise() -> str:
+        left = batch.round_seconds()
+        return f"{STOPPING}, in about {duration(left)}" if left >= 1 else STOPPING
+
+    for path, result in run_all(
+        comparison.experiments, jobs=jobs, watch=watch, failed=failed, data=data, tick=batch.tick, promise=promise
+    ):
         comparison.add(path, result)
-        display.print(f"{path.name}: best accuracy {result.best_accuracy:.2%}, round {result.best_round}")
+        batch.ended(path, f"best accuracy {result.best_accuracy:.2%}, round {result.best_round}")
+
+
+@contextmanager
+def _continued_by_this_command() -> Iterator[None]:
+    """After Ctrl-C, say how to go on with all runs, and not with the one that was interrupted."""
+    from fedl2g.runs.execute import Interrupted
+
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as error:
+        command = shlex.join([PROGRAM, *sys.argv[1:]])
+        raise Interrupted(
+            f"interrupted; finished runs and checkpoints are kept; continue the comparison with `{command}`"
+        ) from error
 
 
 def _show(comparison: Comparison, as_json: bool) -> None:

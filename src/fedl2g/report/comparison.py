@@ -93,7 +93,7 @@ def _against(reference: str) -> str:
 def _fitting(columns: dict[str, dict[str, str]], rows: Mapping[str, _Row], width: int) -> dict[str, dict[str, str]]:
     """The first columns that fit beside the method's name."""
     left = width - min(_METHOD, _longest(["method", *rows])) - _PADDING
-    kept = {}
+    kept: dict[str, dict[str, str]] = {}
     for name, cells in columns.items():
         left -= _longest([name, *cells.values()]) + _PADDING
         if left < 0 and kept:
