@@ -213,6 +213,20 @@ class RunDirectory:
             _log.info("%s: %d damaged lines were skipped", self.metrics, skipped)
         return [records[number] for number in sorted(records)]
 
+    def latest(self, read: int = 0) -> tuple[RoundRecord | None, int]:
+        """The last record beyond the first `read` bytes of the metrics (None: no new one), and the bytes read by now.
+
+        For followers of a run in another process: cheap, and never fails.
+        """
+        try:
+            with self.metrics.open("rb") as file:
+                file.seek(read)
+                whole = file.read().rpartition(b"\n")[0]
+            record = RoundRecord.from_dict(json.loads(whole.rpartition(b"\n")[2])) if whole else None
+        except (OSError, ValueError, RecursionError):  # not started yet, or a line of a process that was killed
+            return None, read
+        return record, read + len(whole) + bool(whole)
+
     def append(self, record: RoundRecord) -> None:
         """Append a round to the metrics."""
         line = json.dumps(record.to_dict()) + "\n"

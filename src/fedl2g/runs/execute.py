@@ -65,7 +65,7 @@ def execute(
     status: Status = "finished"
     reason = "no client could be evaluated"
     try:
-        with orderly_end(StopOnInterrupt.PROMISE, interrupt.press) if interruptible else nullcontext():
+        with orderly_end(interrupt.promise, interrupt.press) if interruptible else nullcontext():
             _run_with_restarts(federation, directory)
         stopped = federation.stop_reason if federation.round < experiment.rounds else None
         if stopped == StopOnInterrupt.REASON:
@@ -93,6 +93,7 @@ def execute(
         seed=experiment.seed,
         status=status,
         run=str(directory.path),
+        warmup_rounds=method.warmup_rounds(experiment.method),
     )
     directory.finish(result)
     return result

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from fedl2g.federation import Federation, Observer
 from fedl2g.round.record import RoundRecord, selected_record
 from fedl2g.runs.best import BestModels
 from fedl2g.runs.checkpoint import checkpoint_path, write_checkpoint
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.estimate import duration
 
 
 class MetricsWriter(Observer):
@@ -85,11 +88,18 @@ class StopOnInterrupt(Observer):
     """Ends the run after the current round, with a checkpoint, once `press` was called."""
 
     REASON = "interrupted"
-    PROMISE = "stopping after this round, with a checkpoint"
 
     def __init__(self) -> None:
         self._federation: Federation | None = None
         self._pressed = False
+        self._round: tuple[float, float | None] = (0.0, None)  # when it began, and how long the one before took
+
+    def promise(self) -> str:
+        """When the run will end after Ctrl-C."""
+        began, took = self._round
+        left = 0.0 if took is None else took - (time.monotonic() - began)
+        when = f", in about {duration(left)}," if left >= 1 else ""
+        return f"stopping after this round{when or ','} with a checkpoint"
 
     def press(self) -> None:
         """The user pressed Ctrl-C."""
@@ -97,7 +107,12 @@ class StopOnInterrupt(Observer):
         if self._federation is not None:
             self._federation.stop(self.REASON)
 
+    def on_round(self, federation: Federation, record: RoundRecord) -> None:
+        now = time.monotonic()
+        self._round = (now, now - self._round[0] if record.round else None)
+
     def on_start(self, federation: Federation) -> None:
         self._federation = federation
+        self._round = (time.monotonic(), None)
         if self._pressed:  # before the first round, or before a lost worker reset the federation
             federation.stop(self.REASON)
