@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from fedl2g.report.charts.parts import ZOOM, colour, dash, switchable, titled, values, width
+from fedl2g.report.charts.parts import ZOOM, Panel, colour, dash, switchable, titled, values, width
 from fedl2g.report.charts.theme import Look
 
 Band = Mapping[str, Sequence[Any]]
@@ -27,7 +27,7 @@ def curves(
     logarithmic: bool = False,
     legend: bool = True,
     size: tuple[int, int] = (430, 280),
-) -> alt.LayerChart:
+) -> Panel:
     """A line for each label with its band; `form` is the d3 format of a value, `zero` draws a line there.
 
     A page's reader can drag to zoom, switch methods off and see all values of a round under the pointer.

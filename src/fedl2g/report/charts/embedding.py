@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from fedl2g.report.charts.parts import columns, titled, width
+from fedl2g.report.charts.parts import Panel, columns, titled, width
 from fedl2g.report.charts.theme import Look
 
 # One colour a class: strong ones first, then their light relatives.
@@ -26,7 +26,7 @@ def embedding(
     class_names: Sequence[str],
     title: str = "",
     size: tuple[int, int] = (380, 360),
-) -> alt.LayerChart:
+) -> Panel:
     """Points (x, y, kind, class, client); colour is the class, shape the kind, and both have a legend.
 
     `kinds` has (kind, name, look) of each, in the order of drawing, where look is "dot", "ring", "star" or "diamond".

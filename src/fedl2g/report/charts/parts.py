@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import altair as alt
@@ -10,7 +10,8 @@ import altair as alt
 from fedl2g.report.charts.theme import Look
 
 Row: TypeAlias = Mapping[str, Any]
-Panels: TypeAlias = alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart
+Panel: TypeAlias = alt.LayerChart | alt.FacetChart  # what altair's own methods return for layers
+Panels: TypeAlias = Panel | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart
 
 HIDDEN = "hidden"  # the labels that the page's reader switched off
 ZOOM = "zoom"  # the range of x that the page's reader chose; null: all
@@ -26,6 +27,16 @@ def columns(**lists: list[Any]) -> alt.InlineData:
     return alt.InlineData(values=[lists])
 
 
+def by_method(chart: Panel, rows: Iterable[Row], fields: Sequence[str]) -> Panel:
+    """The chart with these fields of the rows as its data: columns by method, flattened there."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        one = found.setdefault(row["method"], {"method": row["method"], **{name: [] for name in fields}})
+        for name in fields:
+            one[name].append(row[name])
+    return chart.properties(data=values(found.values())).transform_flatten(list(fields))
+
+
 def width(look: Look, pixels: int) -> Any:
     """The width of a chart: that of its card on a page, the given one in a file."""
     return "container" if look.page else pixels
@@ -36,14 +47,14 @@ def shown() -> str:
     return f"indexof({HIDDEN}, datum.method) < 0"
 
 
-def switchable(chart: alt.LayerChart, look: Look) -> alt.LayerChart:
+def switchable(chart: Panel, look: Look) -> Panel:
     """The chart without the methods that the page's reader switched off; unchanged in a file."""
     if not look.page:
         return chart
     return chart.transform_filter(shown()).add_params(alt.param(name=HIDDEN, value=[]))
 
 
-def titled(chart: alt.LayerChart, title: str) -> alt.LayerChart:
+def titled(chart: Panel, title: str) -> Panel:
     """The chart with a title, if there is one."""
     return chart.properties(title=title) if title else chart
 
@@ -66,10 +77,15 @@ def _legend(look: Look, wanted: bool) -> alt.Legend | None:
     return alt.Legend(symbolType="stroke", symbolStrokeWidth=2.2, symbolSize=500, orient="bottom", columns=4)
 
 
-def rows_by_method(look: Look, each: int, room: int = 20) -> dict[str, Any]:
-    """The y channel and height of a chart with a row per method, whose label stands above the row.
+def rows_by_method(look: Look, each: int) -> dict[str, Any]:
+    """The y channel and height of a chart with a row per method, whose label stands above the row."""
+    return label_above("method", look.labels, each)
 
-    Labels beside the rows would leave no room for the row on a phone.
+
+def label_above(field: str, labels: list[str], each: int, room: int = 20) -> dict[str, Any]:
+    """The y channel and height of a chart with a row of `each` pixels per label.
+
+    The label stands above its row: beside it, it would leave no room for the row on a phone.
     """
     step = each + room
     axis = alt.Axis(
@@ -77,4 +93,4 @@ def rows_by_method(look: Look, each: int, room: int = 20) -> dict[str, Any]:
         labelOffset=-(each / 2 + 8), labelFontSize=12, labelOverlap=False,
     )  # fmt: skip
     scale = alt.Scale(paddingInner=room / step, paddingOuter=room / step)
-    return {"y": alt.Y("method:N", sort=look.labels, axis=axis, scale=scale), "height": {"step": step}}
+    return {"y": alt.Y(f"{field}:N", sort=labels, axis=axis, scale=scale), "height": {"step": step, "for": "position"}}

@@ -17,7 +17,6 @@ PALETTE = (
 # Beside the colour: lines that coincide, or that are printed in grey, can still be told apart.
 DASHES: tuple[tuple[int, ...], ...] = ((2, 2), (10, 3), (6, 2, 2, 2), (1, 0), (12, 3, 3, 3), (4, 2))
 ACCENT = "#2f7fe0"
-HELPED, HARMED, NEUTRAL = "#2b9348", "#e0473a", "#7b8794"
 INK = "#1a202c"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif"
 FILE_FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
