@@ -64,16 +64,15 @@ def resume_run(settings: Settings, directory: Path, trust: bool, track: str, as_
 
 
 def _show_result(result: RunResult, as_json: bool) -> None:
-    from fedl2g.report.figures import draw_curves
-    from fedl2g.runs.directory import RunDirectory
+    from fedl2g.report.collect import group_runs, read_runs
+    from fedl2g.report.figures import write_figure
 
-    run = RunDirectory(Path(result.run))
-    history = run.history()
-    figure = draw_curves({result.method: [history]}, run.figures / "curves.png")
+    groups = group_runs(read_runs([Path(result.run)], trust=True))
+    run = groups[0].runs[0]
+    history, figures = run.history, run.directory.figures
+    figure = write_figure("curves", groups, figures / "curves.png")
     if any(record.away for record in history):
-        from fedl2g.report.presence import draw_presence
-
-        draw_presence(history, run.about()["clients"], run.figures / "presence.png")
+        write_figure("availability", groups, figures / "presence.png")
     if as_json:
         print_json(result.to_dict())
         return
