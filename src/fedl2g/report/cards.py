@@ -210,7 +210,9 @@ def _cost(content: Content, look: Look) -> list[Card]:
         chart = drawings.computation(groups, look)
         cards.append(Card("computation", "Computation per round", caption, [("", chart)]))
     if spends and any(accuracy_series(run.history) for run in content.runs):
-        caption = f"What the accuracy cost in megabytes up to each round. {seeds_text(groups)}"
+        silent = any(not sum(r.up_bytes + r.down_bytes for r in run.history) for run in content.runs)
+        level = " A method that sends nothing is a level: its accuracy in the selected round." if silent else ""
+        caption = f"What the accuracy cost in megabytes up to each round. {seeds_text(groups)}{level}"
         chart = drawings.megabytes(groups, look)
         cards.append(Card("megabytes", "Accuracy against megabytes sent", caption, [("", chart)], zoom="megabytes"))
     return cards

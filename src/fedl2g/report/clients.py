@@ -85,7 +85,7 @@ def difference_rows(groups: Iterable[Group], compared: Iterable[Compared]) -> li
         for change in one.clients:
             who = known[one.seeds[0] if change.seed is None else change.seed].row(change.client)
             seeds = ", ".join(map(str, one.seeds)) if change.seed is None else str(change.seed)
-            changed = {"difference": number(change.difference, 4), "change": change.change}
+            changed = {"difference": number(100 * change.difference, 4), "change": change.change}
             rows.append({"method": one.method, **who, "seed": seeds, **changed})
     return rows
 

@@ -73,8 +73,15 @@ def loss_rise(groups: Sequence[Group], look: Look, **kwargs: Any) -> Panel:
 
 
 def megabytes(groups: Sequence[Group], look: Look, **kwargs: Any) -> Panel:
-    """Accuracy against the megabytes sent so far."""
+    """Accuracy against the megabytes sent so far; a method that sends nothing is a level: its best accuracy."""
     found = {group.label: thinned(spent_megabytes(group), len(groups)) for group in groups}
+    most = max((x for line in found.values() for x in line["x"]), default=0)
+    for group in groups:
+        line = found[group.label]
+        if line["x"] and not line["x"][-1]:
+            seeds = [value for run in group.runs if (value := number(best_accuracy(run))) is not None]
+            level = {"y": number(statistics.fmean(seeds)), "low": min(seeds), "high": max(seeds)}
+            found[group.label] = {"x": [0, most], **{name: [value, value] for name, value in level.items()}}
     return curves(found, look, x="MB sent, up and down, all clients", y="test accuracy", form=".2%", **kwargs)
 
 
@@ -108,11 +115,12 @@ def verdicts(groups: Sequence[Group], compared: Sequence[Compared], look: Look, 
     rows = []
     for found in compared:
         for one in found.differences:
-            seeds = [number(best[one.method][seed] - best[one.reference][seed]) for seed in one.seeds]
-            span = {"mean": number(one.difference), "low": number(one.low), "high": number(one.high)}
-            rows.append({"method": one.method, **span, "seeds": seeds, "text": one.sentence})
+            seeds = [number(100 * (best[one.method][seed] - best[one.reference][seed])) for seed in one.seeds]
+            span = {"mean": one.difference, "low": one.low, "high": one.high}
+            in_points = {name: number(100 * value) for name, value in span.items()}
+            rows.append({"method": one.method, **in_points, "seeds": seeds, "text": one.sentence})
     against = reference_name(compared)
-    return intervals(rows, look, x=f"test accuracy minus {against}", form="+.2%", zero=True, **kwargs)
+    return intervals(rows, look, x=f"test accuracy minus {against}, points", form="+.2f", zero=True, **kwargs)
 
 
 def reference_name(compared: Sequence[Compared]) -> str:

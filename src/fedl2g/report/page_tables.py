@@ -10,6 +10,7 @@ from typing import Any
 
 from fedl2g.report.collect import Group, Run, diverged_round
 from fedl2g.report.content import Content
+from fedl2g.report.drawings import reference_name
 from fedl2g.report.series import accuracy_series, cost
 from fedl2g.round.record import Accuracy, chosen_on, selected_record, selection_of
 from fedl2g.runs.verdicts import Difference, points
@@ -33,7 +34,8 @@ _HEAD = (
 def results_table(content: Content) -> str:
     """A row per method in the given order; numbers to sort by stand in `data-value`."""
     found = {one.method: one for compared in content.compared for one in compared.differences}
-    head = [pair for pair in _HEAD if found or pair[0] != "against"]
+    against = f"points against {html.escape(reference_name(content.compared))}"
+    head = [(against if name == "against" else name, about) for name, about in _HEAD if found or name != "against"]
     top = max((m for group in content.groups if (m := _mean(_best(group))) is not None), default=None)
     lines = [f"<caption>{html.escape(_caption(content))}</caption><thead><tr>"]
     lines += [f'<th scope="col" title="{html.escape(about)}">{name}</th>' for name, about in head]
@@ -69,7 +71,7 @@ def _cells(group: Group, top: float | None) -> list[str]:
     return [
         _cell(mean, text + others),
         _cell(_mean(last), _percent(last)),
-        _cell(_mean(chosen), ABSENT if not chosen else f"{statistics.fmean(chosen):.4g}"),
+        _cell(_mean(chosen), ABSENT if not chosen else f"{statistics.fmean(chosen):.1f}".removesuffix(".0")),
         *(_cell(spent[name], _decimal(spent[name], 3)) for name in ("up_mb", "down_mb")),
         *(_cell(spent[name], _decimal(spent[name], 2)) for name in ("client_s", "warmup_client_s")),
         _cell(spent["server_s"], _decimal(spent["server_s"], 3)),

@@ -107,7 +107,7 @@
     const chart = figure.querySelector(".chart"), fresh = make("div");
     chart.append(fresh);
     // `ast`: expressions are interpreted, since the page's policy forbids to compile text.
-    const found = await vegaEmbed(fresh, shown(figure.id).spec, { mode: "vega-lite", actions: false, renderer: "svg", ast: true, tooltip: { theme: "page" } });
+    const found = await vegaEmbed(fresh, shown(figure.id).spec, { mode: "vega-lite", actions: false, renderer: "svg", ast: true, logLevel: 1, tooltip: { theme: "page" } });
     for (const old of [...chart.children]) if (old !== fresh) old.remove();
     const before = views.get(figure.id);
     if (before) before.finalize();

@@ -20,7 +20,8 @@ def bars(rows: Sequence[Row], look: Look, *, x: str, form: str, title: str = "",
     across = alt.X("value:Q", title=x, axis=alt.Axis(tickCount=5), scale=alt.Scale(zero=True, nice=True))
     legend = alt.Legend(orient="top", symbolType="square", symbolFillColor=look.ink, title=None)
     pale = alt.Opacity(
-        "part:N",
+        "part:O",
+        sort=parts,
         scale=alt.Scale(domain=parts, range=[1, 0.55, 0.3][: len(parts)]),
         legend=legend if len(parts) > 1 else None,
     )

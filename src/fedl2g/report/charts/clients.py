@@ -39,7 +39,7 @@ def spread(rows: Sequence[Row], look: Look, *, title: str = "", pixels: int = 43
     """
     place = rows_by_method(look, 24)
     name = "test accuracy of a client"
-    across = alt.X("accuracy:Q", title=name, axis=alt.Axis(format="~%"), scale=_near())
+    across = alt.X("accuracy:Q", title=name, axis=alt.Axis(format="~%", tickCount=6), scale=_near())
     base = alt.Chart().encode(y=place["y"])
     middle = base.transform_aggregate(
         low="q1(accuracy)", high="q3(accuracy)", half="median(accuracy)", groupby=["method"]
@@ -48,10 +48,10 @@ def spread(rows: Sequence[Row], look: Look, *, title: str = "", pixels: int = 43
         x=alt.X("low:Q", title=name, scale=_near()), x2="high:Q", color=colour(look, legend=False)
     )
     median = middle.mark_tick(thickness=2, size=24, color=look.ink).encode(
-        x=alt.X("half:Q", scale=_near()), tooltip=[alt.Tooltip("method:N"), _percent("half", "median")]
+        x=alt.X("half:Q", scale=_near()), tooltip=[alt.Tooltip("method:N"), _value("half", "median")]
     )
     dots = base.mark_circle(size=34, opacity=0.75).encode(
-        x=across, yOffset=_jitter(), color=colour(look, legend=False), tooltip=[*_WHO, _percent("accuracy", "accuracy")]
+        x=across, yOffset=_jitter(), color=colour(look, legend=False), tooltip=[*_WHO, _value("accuracy", "accuracy")]
     )
     chart = _of_clients(alt.layer(box, median, dots), rows, "accuracy").transform_calculate(jitter=_JITTER)
     return titled(switchable(chart.properties(width=width(look, pixels), height=place["height"]), look), title)
@@ -60,11 +60,16 @@ def spread(rows: Sequence[Row], look: Look, *, title: str = "", pixels: int = 43
 def differences(rows: Sequence[Row], look: Look, *, against: str, title: str = "", pixels: int = 430) -> Panel:
     """A dot per client at its accuracy minus that of the baseline: right of zero it was helped.
 
-    Rows have `method`, `client`, `seed`, `architecture`, `samples`, `difference` (between -1 and 1) and `change`, one
+    Rows have `method`, `client`, `seed`, `architecture`, `samples`, `difference` (in points) and `change`, one
     of `CHANGES`. A filled dot is a change beyond the noise of the client's own test samples.
     """
     place = rows_by_method(look, 24)
-    across = alt.X("difference:Q", title=f"accuracy minus {against}", axis=alt.Axis(format="+~%"), scale=_near())
+    across = alt.X(
+        "difference:Q",
+        title=f"accuracy minus {against}, points",
+        axis=alt.Axis(format="+~g", tickCount=6),
+        scale=_near(),
+    )
     dots = (
         alt.Chart()
         .mark_point(size=40, strokeWidth=1.4, filled=False)
@@ -75,7 +80,7 @@ def differences(rows: Sequence[Row], look: Look, *, against: str, title: str = "
             color=colour(look, legend=False),
             fill=alt.Fill("method:N", scale=_method_scale(look), legend=None),
             fillOpacity=alt.condition("datum.change === 'unchanged'", alt.value(0), alt.value(0.85)),
-            tooltip=[*_WHO, _percent("difference", "difference", "+.2%"), alt.Tooltip("change:N")],
+            tooltip=[*_WHO, _value("difference", "difference, points", "+.2f"), alt.Tooltip("change:N")],
         )
     )
     chart = _of_clients(alt.layer(_zero("x"), dots), rows, "difference", "change").transform_calculate(jitter=_JITTER)
@@ -85,12 +90,14 @@ def differences(rows: Sequence[Row], look: Look, *, against: str, title: str = "
 def by_group(rows: Sequence[Row], look: Look, *, against: str, title: str = "", pixels: int = 430) -> Panel:
     """The mean difference of the clients of each `group` (an architecture), a bar per group and method.
 
-    Rows have `method`, `group`, `difference` (the mean) and `clients` (how many it is the mean of).
+    Rows have `method`, `group`, `difference` (the mean, in points) and `clients` (how many it is the mean of).
     """
     groups = list(dict.fromkeys(row["group"] for row in rows))
     each = 9 * len({row["method"] for row in rows})
     place = label_above("group", groups, each)
-    across = alt.X("difference:Q", title=f"mean accuracy minus {against}", axis=alt.Axis(format="+~%"))
+    across = alt.X(
+        "difference:Q", title=f"mean accuracy minus {against}, points", axis=alt.Axis(format="+~g", tickCount=6)
+    )
     bar = (
         alt.Chart()
         .mark_bar(cornerRadiusEnd=2)
@@ -102,7 +109,7 @@ def by_group(rows: Sequence[Row], look: Look, *, against: str, title: str = "", 
             tooltip=[
                 alt.Tooltip("group:N", title="clients with"),
                 alt.Tooltip("method:N"),
-                _percent("difference", "mean difference", "+.2%"),
+                _value("difference", "mean difference, points", "+.2f"),
                 alt.Tooltip("clients:Q", title="clients and seeds"),
             ],
         )
@@ -118,10 +125,12 @@ def by_size(rows: Sequence[Row], look: Look, *, against: str, title: str = "", p
         .mark_point(size=44, opacity=0.85, strokeWidth=1.6)
         .encode(
             x=alt.X("samples:Q", title="training samples of the client", scale=alt.Scale(zero=False, nice=True)),
-            y=alt.Y("difference:Q", title=f"accuracy minus {against}", axis=alt.Axis(format="+~%")),
+            y=alt.Y(
+                "difference:Q", title=f"accuracy minus {against}, points", axis=alt.Axis(format="+~g", tickCount=6)
+            ),
             color=colour(look),
             shape=alt.Shape("method:N", scale=alt.Scale(domain=look.labels), legend=None),
-            tooltip=[*_WHO, _percent("difference", "difference", "+.2%"), alt.Tooltip("change:N")],
+            tooltip=[*_WHO, _value("difference", "difference, points", "+.2f"), alt.Tooltip("change:N")],
         )
     )
     chart = _of_clients(alt.layer(_zero("y"), dots), rows, "difference", "change")
@@ -144,7 +153,7 @@ def _method_scale(look: Look) -> alt.Scale:
     return alt.Scale(domain=look.labels, range=[style.colour for style in look.styles.values()])
 
 
-def _percent(field: str, title: str, form: str = ".2%") -> alt.Tooltip:
+def _value(field: str, title: str, form: str = ".2%") -> alt.Tooltip:
     return alt.Tooltip(f"{field}:Q", title=title, format=form)
 
 

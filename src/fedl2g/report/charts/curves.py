@@ -51,9 +51,10 @@ def curves(
         level = alt.Chart(values([{"y": 0}])).mark_rule(strokeDash=[3, 3], opacity=0.6)
         layers.append(level.encode(y="y:Q"))
     layers.append(alt.Chart().mark_line(strokeWidth=1.8).encode(x=across, y=up, color=tint, strokeDash=stroke))
-    single = alt.Chart().transform_joinaggregate(points="count()", groupby=["method"])
-    single = single.transform_filter("datum.points == 1")
-    layers.append(single.mark_point(filled=True, size=40).encode(x=across, y=up, color=tint))
+    if any(len(row["x"]) == 1 for row in rows):  # of which there is no line
+        single = alt.Chart().transform_joinaggregate(points="count()", groupby=["method"])
+        single = single.transform_filter("datum.points == 1")
+        layers.append(single.mark_point(filled=True, size=40).encode(x=across, y=up, color=tint))
     if look.page:
         layers += _reading(list(kept), x, form, across)
     chart = (

@@ -26,7 +26,8 @@ def intervals(
     sentence). `zero` draws a line at no difference.
     """
     place = rows_by_method(look, 16)
-    scale, axis = alt.Scale(zero=False, nice=True), alt.Axis(format="+~%" if form.startswith("+") else "~%")
+    scale = alt.Scale(zero=False, nice=True)
+    axis = alt.Axis(format="~%" if form.endswith("%") else "+~g", tickCount=6)
     base = alt.Chart().encode(y=place["y"])
     tooltip = [
         alt.Tooltip("method:N"),

@@ -32,6 +32,8 @@ def specification(chart: Panels, look: Look) -> dict[str, Any]:
     found: dict[str, Any] = copy.deepcopy(chart.to_dict())
     del found["$schema"]  # an address that a reader of the page might take for something that is loaded
     found["config"] = config(look)
+    if look.page:
+        found["autosize"] = {"type": "fit-x", "contains": "padding"}  # as wide as its card, as high as it must be
     return found
 
 
