@@ -21,8 +21,10 @@ from fedl2g.report.series import (
     metric_names,
     number,
 )
+from fedl2g.runs.verdicts import Difference
 
 ALIGNMENT = "alignment"
+MANY = 4  # sentences that a reader reads
 _ABOUT_ALIGNMENT = (
     "The cosine between the clients' quiz gradient and the pull of the guiding vectors, mean over clients. Above zero "
     "a step along the pull lowers the loss on the quiz samples, below zero it raises it."
@@ -50,14 +52,15 @@ class Section:
     question: str
     sentences: list[str] = field(default_factory=list)
     cards: list[Card] = field(default_factory=list)
+    summary: str = ""  # what stands in place of many sentences until a reader opens them
 
 
 def sections(content: Content) -> list[Section]:
     """The sections of a page; a card without anything to show is left out."""
     look = drawings.look_of(content.groups, page=True)
     return [
-        Section("help", "Did it help?", verdict_sentences(content), _help(content, look)),
-        Section("whom", "Whom did it help?", change_sentences(content), _whom(content, look)),
+        Section("help", "Did it help?", verdict_sentences(content), _help(content, look), _verdict_summary(content)),
+        Section("whom", "Whom did it help?", change_sentences(content), _whom(content, look), _change_summary(content)),
         Section("how", "How did it learn?", [], _how(content, look)),
         Section("cost", "At what cost?", [], _cost(content, look)),
         Section("data", "On what data?", [], _data(content, look)),
@@ -66,7 +69,7 @@ def sections(content: Content) -> list[Section]:
 
 def verdict_sentences(content: Content) -> list[str]:
     """The verdicts, or why there are none."""
-    found = [one.sentence for compared in content.compared for one in compared.differences]
+    found = [one.sentence for one in _differences(content)]
     if not found:
         if any(group.method != BASELINE for group in content.groups):
             return [
@@ -79,10 +82,36 @@ def verdict_sentences(content: Content) -> list[str]:
     return [*told, *found]
 
 
+def _verdict_summary(content: Content) -> str:
+    """How many methods help and harm; nothing where there are few enough to name each."""
+    found = _differences(content)
+    if len(found) <= MANY:
+        return ""
+    counts = {name: [one.method for one in found if one.verdict == name] for name in ("helps", "harms")}
+    named = [f"{name}: {', '.join(methods) or 'none'}" for name, methods in counts.items()]
+    return f"{len(found)} methods against {drawings.reference_name(content.compared)}; {'; '.join(named)}"
+
+
+def _change_summary(content: Content) -> str:
+    """In how many methods clients gain and lose; nothing where there are few enough to name each."""
+    found = _differences(content)
+    if len(found) <= MANY:
+        return ""
+    gain, lose = sum(one.gain > 0 for one in found), sum(one.lose > 0 for one in found)
+    return (
+        f"With {gain} of {len(found)} methods some client gains more than the noise of its test samples, with {lose} "
+        "some client loses more"
+    )
+
+
+def _differences(content: Content) -> list[Difference]:
+    return [one for compared in content.compared for one in compared.differences]
+
+
 def change_sentences(content: Content) -> list[str]:
     """How many clients gained and lost, and who lost most."""
     found = []
-    for one in (difference for compared in content.compared for difference in compared.differences):
+    for one in _differences(content):
         worst = one.worst
         whose = "" if worst.seed is None or len(one.seeds) == 1 else f" of seed {worst.seed}"
         least = "lost most" if worst.difference < 0 else "gained least"
@@ -113,12 +142,12 @@ def _help(content: Content, look: Look) -> list[Card]:
         chart = drawings.best_accuracies(content.groups, look)
         cards.append(Card("best", "Accuracy", f"In the selected round, pooled over clients. {caption}", [("", chart)]))
     if content.compared:
-        covers = dict.fromkeys(one.covers for found in content.compared for one in found.differences)
+        covers = dict.fromkeys(one.covers for one in _differences(content))
         caption = (
             f"Paired by seed and client. The bar is the 95 % interval over {'; '.join(covers)}; a method whose bar "
             "crosses zero may not differ at all."
         )
-        shown = _only(look, [one.method for found in content.compared for one in found.differences])
+        shown = _only(look, [one.method for one in _differences(content)])
         chart = drawings.verdicts(content.groups, content.compared, shown)
         title = f"Difference to {drawings.reference_name(content.compared)}"
         cards.append(Card("difference", title, caption, [("", chart)]))

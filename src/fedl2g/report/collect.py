@@ -144,8 +144,16 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         differing = [k for k in _differing(rivals) if k.startswith("method.")] + common
         distinct = [f"{k.removeprefix('method.')}={_short(own[k])}" for k in differing if k in own]
         label = ", ".join([str(own["method.name"]), *distinct])
-        result.append(Group(label, tuple(sorted(members, key=lambda run: run.seed))))
+        result.append(Group(label, _one_per_seed(members)))
     return result
+
+
+def _one_per_seed(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """The runs by seed. Of equal runs the one that got furthest: the same seed twice is not two seeds."""
+    found: dict[int, Run] = {}
+    for run in sorted(runs, key=lambda run: (run.seed, len(run.history))):
+        found[run.seed] = run
+    return tuple(found.values())
 
 
 def _identity(run: Run) -> dict[str, Any]:

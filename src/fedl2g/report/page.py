@@ -19,7 +19,7 @@ from fedl2g.report.charts.render import runtime, specification
 from fedl2g.report.collect import read_runs
 from fedl2g.report.content import Content, Progress, collect
 from fedl2g.report.drawings import look_of
-from fedl2g.report.page_tables import results_table, run_tables
+from fedl2g.report.page_tables import results_caption, results_table, run_tables
 
 
 def write_report(
@@ -102,7 +102,10 @@ def _digest(script: str) -> str:
 def _main(content: Content, found: Sequence[Section]) -> str:
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in content.notes)
     first, *others = found
-    table = f'<div class="scroll"><table id="table">{results_table(content)}</table></div>'
+    table = (
+        f'<p class="muted" id="about">{html.escape(results_caption(content))}</p>'
+        f'<div class="scroll"><table id="table" aria-describedby="about">{results_table(content)}</table></div>'
+    )
     return "".join(
         [
             f'<header><h1>{html.escape(content.title)}</h1><p class="muted">{html.escape(content.made)}</p>',
@@ -117,10 +120,13 @@ def _main(content: Content, found: Sequence[Section]) -> str:
 
 def _section(section: Section, table: str = "") -> str:
     sentences = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in section.sentences)
+    said = f'<ul class="verdicts">{sentences}</ul>' if sentences else ""
+    if section.summary:
+        said = f"<details><summary>{html.escape(section.summary)}</summary>{said}</details>"
     cards = "".join(map(_card, section.cards))
     return (
         f'<section id="{section.id}"><h2>{section.question}</h2>'
-        + (f'<ul class="verdicts">{sentences}</ul>' if sentences else "")
+        + said
         + table
         + (f'<div class="grid">{cards}</div>' if cards else "")
         + "</section>"

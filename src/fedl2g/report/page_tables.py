@@ -37,7 +37,7 @@ def results_table(content: Content) -> str:
     against = f"points against {html.escape(reference_name(content.compared))}"
     head = [(against if name == "against" else name, about) for name, about in _HEAD if found or name != "against"]
     top = max((m for group in content.groups if (m := _mean(_best(group))) is not None), default=None)
-    lines = [f"<caption>{html.escape(_caption(content))}</caption><thead><tr>"]
+    lines = ["<thead><tr>"]
     lines += [f'<th scope="col" title="{html.escape(about)}">{name}</th>' for name, about in head]
     lines.append("</tr></thead><tbody>")
     for group in content.groups:
@@ -49,7 +49,8 @@ def results_table(content: Content) -> str:
     return "".join([*lines, "</tbody>"])
 
 
-def _caption(content: Content) -> str:
+def results_caption(content: Content) -> str:
+    """What the numbers of the table are."""
     several = any(len(group.runs) > 1 for group in content.groups)
     spread = "mean ± standard deviation over seeds" if several else "one seed, so no spread is known"
     chosen = ", ".join(sorted({chosen_on(selection_of(run.history)) for run in content.runs}))

@@ -67,7 +67,7 @@ def differences(rows: Sequence[Row], look: Look, *, against: str, title: str = "
     across = alt.X(
         "difference:Q",
         title=f"accuracy minus {against}, points",
-        axis=alt.Axis(format="+~g", tickCount=6),
+        axis=alt.Axis(format="+~f", tickCount=6),
         scale=_near(),
     )
     dots = (
@@ -96,7 +96,7 @@ def by_group(rows: Sequence[Row], look: Look, *, against: str, title: str = "", 
     each = 9 * len({row["method"] for row in rows})
     place = label_above("group", groups, each)
     across = alt.X(
-        "difference:Q", title=f"mean accuracy minus {against}, points", axis=alt.Axis(format="+~g", tickCount=6)
+        "difference:Q", title=f"mean accuracy minus {against}, points", axis=alt.Axis(format="+~f", tickCount=6)
     )
     bar = (
         alt.Chart()
@@ -126,7 +126,7 @@ def by_size(rows: Sequence[Row], look: Look, *, against: str, title: str = "", p
         .encode(
             x=alt.X("samples:Q", title="training samples of the client", scale=alt.Scale(zero=False, nice=True)),
             y=alt.Y(
-                "difference:Q", title=f"accuracy minus {against}, points", axis=alt.Axis(format="+~g", tickCount=6)
+                "difference:Q", title=f"accuracy minus {against}, points", axis=alt.Axis(format="+~f", tickCount=6)
             ),
             color=colour(look),
             shape=alt.Shape("method:N", scale=alt.Scale(domain=look.labels), legend=None),

@@ -45,7 +45,7 @@ def curves(
     tint, stroke = colour(look, legend=legend), dash(look, legend=legend)
     layers: list[Any] = []
     if any(row["low"] != row["high"] for row in rows):
-        band = alt.Chart().mark_area(opacity=0.14)
+        band = alt.Chart().mark_area(opacity=0.14 if len(rows) <= 6 else 0.07)
         layers.append(band.encode(x=across, y=alt.Y("low:Q", title=y), y2="high:Q", color=tint))
     if zero:
         level = alt.Chart(values([{"y": 0}])).mark_rule(strokeDash=[3, 3], opacity=0.6)
@@ -75,7 +75,7 @@ def _columns(line: Band) -> dict[str, list[Any]]:
 
 def _ticks(form: str) -> str:
     """The format of ticks, which need no trailing zeros."""
-    return "~%" if form.endswith("%") else "~g"
+    return "~%" if form.endswith("%") else "~f"
 
 
 def _reading(labels: Sequence[str], x: str, form: str, across: alt.X) -> list[Any]:

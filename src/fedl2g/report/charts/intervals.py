@@ -27,7 +27,7 @@ def intervals(
     """
     place = rows_by_method(look, 16)
     scale = alt.Scale(zero=False, nice=True)
-    axis = alt.Axis(format="~%" if form.endswith("%") else "+~g", tickCount=6)
+    axis = alt.Axis(format="~%" if form.endswith("%") else "+~f", tickCount=6)
     base = alt.Chart().encode(y=place["y"])
     tooltip = [
         alt.Tooltip("method:N"),

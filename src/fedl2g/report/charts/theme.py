@@ -12,7 +12,7 @@ from fedl2g.methods.registry import method_names
 # of them are far apart, so that one palette serves light, dark, print and paper.
 PALETTE = (
     "#7b8794", "#a9653b", "#71842a", "#0f8f9c", "#2b9348", "#c07a00",
-    "#b857c9", "#8b5cf6", "#2f7fe0", "#e0473a", "#e0457b", "#9a6b86",
+    "#b857c9", "#8b5cf6", "#2f7fe0", "#e0473a", "#9a6b86", "#e0457b",
 )  # fmt: skip
 # Beside the colour: lines that coincide, or that are printed in grey, can still be told apart.
 DASHES: tuple[tuple[int, ...], ...] = ((2, 2), (10, 3), (6, 2, 2, 2), (1, 0), (12, 3, 3, 3), (4, 2))
