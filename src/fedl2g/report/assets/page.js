@@ -181,6 +181,11 @@
     document.body.dataset.ready = String(turn);
   }
 
+  // Paper cannot be opened: sentences that are folded on the screen are printed.
+  const folded = () => [...document.querySelectorAll("section > details:has(.verdicts)")];
+  addEventListener("beforeprint", () => folded().forEach((one) => { one.dataset.was = one.open ? "open" : ""; one.open = true; }));
+  addEventListener("afterprint", () => folded().forEach((one) => { one.open = Boolean(one.dataset.was); }));
+
   const data = JSON.parse(document.getElementById("content").textContent);
   addEventListener("resize", cues);
   update(data);
