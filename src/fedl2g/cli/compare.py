@@ -40,6 +40,12 @@ if TYPE_CHECKING:
 @click.option(
     "--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Number of seeds, starting at --seed."
 )
+@click.option(
+    "--against",
+    metavar="METHOD",
+    shell_complete=methods_complete,
+    help="Compare the others with this one of the methods.  [default: local, where it is among them]",
+)
 @jobs_option
 @out_option
 @plugin_option
@@ -50,6 +56,7 @@ def compare_methods(
     settings: Settings,
     methods: str,
     seeds: int,
+    against: str | None,
     jobs: int,
     out: Path | None,
     track: str,
@@ -59,7 +66,7 @@ def compare_methods(
     """Run several methods and seeds on the same partitions and initial models; resumable as a whole."""
     from fedl2g.runs.comparison import Comparison
 
-    comparison = Comparison.plan(settings.file, settings.overrides, methods.split(","), seeds, out)
+    comparison = Comparison.plan(settings.file, settings.overrides, methods.split(","), seeds, out, against)
     with Display(quiet) as display:
         _run(comparison, display, jobs, track)
     if any(comparison.results.values()):
@@ -103,4 +110,6 @@ def _show(comparison: Comparison, as_json: bool) -> None:
     from fedl2g.report.tables import comparison_table
 
     print_tables(comparison_table(comparison.results))
+    for verdict in comparison.verdict_lines():
+        print_line(verdict)
     print_line(f"Runs, comparison.json and {figure.name} are in {comparison.directory}")

@@ -50,6 +50,11 @@ class Partition:
         return np.array([sum(map(len, held)) for held in zip(*self._sides.values(), strict=True)], dtype=np.int64)
 
     @property
+    def holdings(self) -> list[Indices]:
+        """The sorted samples of each client, on whichever side they are."""
+        return [np.sort(np.concatenate(held)) for held in zip(*self._sides.values(), strict=True)]
+
+    @property
     def _sides(self) -> dict[str, tuple[Indices, ...]]:
         sides = {"train": self.train, "test": self.test}
         return {**sides, "validation": self.validation} if self.validation else sides
