@@ -27,8 +27,9 @@ from fedl2g.cli import app
 from fedl2g.cli.report import FIGURES
 from fedl2g.errors import FedL2GError
 from fedl2g.methods.registry import get_method
-from fedl2g.report.collect import group_runs, loss_increase, read_runs
+from fedl2g.report.collect import group_runs, read_runs
 from fedl2g.report.embedding import embed, embeddable
+from fedl2g.report.increase import loss_increase
 from fedl2g.report.page import embed_json, write_report
 
 HOSTILE = "</script><script>window.attacked=1</script><img src=x onerror=window.attacked=1>@DATA@"

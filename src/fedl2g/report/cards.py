@@ -12,16 +12,15 @@ from fedl2g.report.charts.theme import Look
 from fedl2g.report.clients import accuracy_rows, architecture_rows, difference_rows
 from fedl2g.report.collect import Group
 from fedl2g.report.content import Content, byte_notes
+from fedl2g.report.increase import loss_increase
 from fedl2g.report.series import (
-    BASELINE,
     accuracy_series,
     best_accuracy,
-    loss_increase,
     loss_series,
     metric_names,
     number,
 )
-from fedl2g.runs.verdicts import Difference
+from fedl2g.runs.verdicts import DEFAULT_REFERENCE, Difference
 
 ALIGNMENT = "alignment"
 MANY = 4  # sentences that a reader reads
@@ -71,13 +70,13 @@ def verdict_sentences(content: Content) -> list[str]:
     """The verdicts, or why there are none."""
     found = [one.sentence for one in _differences(content)]
     if not found:
-        if any(group.method != BASELINE for group in content.groups):
+        if any(group.method != DEFAULT_REFERENCE for group in content.groups):
             return [
-                f"Nothing here can say whether it helped: that takes a run of `{BASELINE}` on the same data and seed "
-                f"(`fedl2g compare --methods {BASELINE},...`) that was evaluated."
+                f"Nothing here can say whether it helped: that takes a run of `{DEFAULT_REFERENCE}` on the same data "
+                f"and seed (`fedl2g compare --methods {DEFAULT_REFERENCE},...`) that was evaluated."
             ]
         return []
-    others = [c.reference.label for c in content.compared if c.reference.method != BASELINE]
+    others = [c.reference.label for c in content.compared if c.reference.method != DEFAULT_REFERENCE]
     told = [f"Nobody trained locally on this data, so methods are compared with {label}." for label in others]
     return [*told, *found]
 
@@ -147,7 +146,7 @@ def _help(content: Content, look: Look) -> list[Card]:
             f"Paired by seed and client. The bar is the 95 % interval over {'; '.join(covers)}; a method whose bar "
             "crosses zero may not differ at all."
         )
-        shown = _only(look, [one.method for one in _differences(content)])
+        shown = look.only([one.method for one in _differences(content)])
         chart = drawings.verdicts(content.groups, content.compared, shown)
         title = f"Difference to {drawings.reference_name(content.compared)}"
         cards.append(Card("difference", title, caption, [("", chart)]))
@@ -159,13 +158,13 @@ def _whom(content: Content, look: Look) -> list[Card]:
     accuracies = accuracy_rows(content.groups)
     if accuracies:
         caption = "A dot per client and seed in the selected round; box: the middle half, tick: the median."
-        chart = client_charts.spread(accuracies, _only(look, [row["method"] for row in accuracies]))
+        chart = client_charts.spread(accuracies, look.only([row["method"] for row in accuracies]))
         cards.append(Card("spread", "Accuracy of the single clients", caption, [("", chart)]))
     rows = difference_rows(content.groups, content.compared)
     if not rows:
         return cards
     name = drawings.reference_name(content.compared)
-    shown = _only(look, [row["method"] for row in rows])
+    shown = look.only([row["method"] for row in rows])
     caption = (
         f"Every client's accuracy minus its own with {name}. Right of zero it gained. Filled: more than the noise of "
         "its own test samples."
@@ -206,6 +205,13 @@ def _how(content: Content, look: Look) -> list[Card]:
         cards.append(
             Card("loss-increase", "Loss increase against local training", caption, [("", chart)], zoom="training")
         )
+    if any(line["x"] for line in increase["per_round"].values()):
+        caption = (
+            "The original local loss of each round less its own earlier minimum: above zero it rises. Counted in "
+            f"rounds of training. {seeds}"
+        )
+        chart = drawings.loss_per_round(groups, look)
+        cards.append(Card("loss-per-round", "Loss increase in each round", caption, [("", chart)], zoom="training"))
     if any(rise["mean"] for rise in increase["rise"].values()):
         caption = "The largest climb of the original local loss above its own earlier minimum, mean over seeds."
         chart = drawings.loss_rise(groups, look)
@@ -258,9 +264,3 @@ def _data(content: Content, look: Look) -> list[Card]:
     )
     charts = [(one.name, drawings.partition(one.values, look)) for one in content.partitions]
     return [Card("partition", "Who holds what", caption, charts, wide=True)]
-
-
-def _only(look: Look, labels: Sequence[str]) -> Look:
-    """The look without the methods that a chart does not show."""
-    kept = set(labels)
-    return Look({label: style for label, style in look.styles.items() if label in kept}, look.page)

@@ -10,14 +10,13 @@ from typing import Any
 from fedl2g.errors import FedL2GError
 from fedl2g.models.catalog import resolve_models
 from fedl2g.report.collect import Group, Run
-from fedl2g.report.series import BASELINE, number
+from fedl2g.report.series import number
 from fedl2g.round.record import selected_record
-from fedl2g.runs.verdicts import Difference, against
+from fedl2g.runs.verdicts import DEFAULT_REFERENCE, Difference, against, same_clients
 
 Row = dict[str, Any]
 
 _DATA = ("dataset", "samples", "image_size", "partition", "clients", "test_fraction")
-_ONE_DRAW = ("domain", "file:")  # partitions in which a client holds the same samples whatever the seed
 
 
 @dataclass(frozen=True)
@@ -32,15 +31,16 @@ def compare_groups(groups: Sequence[Group]) -> list[Compared]:
     """Every group against local training on the same data; against the first group where nobody trained locally."""
     found = []
     for members in _by_data(groups):
-        rivals = [group for group in members if group.method == BASELINE] or members[:1]
+        rivals = [group for group in members if group.method == DEFAULT_REFERENCE] or members[:1]
         chosen: dict[str, tuple[Group, list[Group]]] = {}
         for group in (one for one in members if one not in rivals):
             reference = max(rivals, key=lambda rival: _alike(rival, group))
             chosen.setdefault(reference.label, (reference, []))[1].append(group)
         for reference, others in chosen.values():
             histories = {one.label: {run.seed: run.history for run in one.runs} for one in (reference, *others)}
-            same = str(reference.runs[0].settings.get("partition")).startswith(_ONE_DRAW)
-            if differences := against(reference.label, histories, same_clients=same):
+            runs = reference.runs
+            crossed = len(runs) > 1 and same_clients(run.directory.partition() for run in runs)
+            if differences := against(reference.label, histories, crossed=crossed):
                 found.append(Compared(reference, differences))
     return found
 

@@ -17,13 +17,13 @@ from fedl2g.report.charts.presence import MOST_CELLS, presence_counts, presence_
 from fedl2g.report.charts.theme import Look, styles_of
 from fedl2g.report.clients import Compared
 from fedl2g.report.collect import Group, Run
+from fedl2g.report.increase import loss_increase
 from fedl2g.report.presence import KINDS
 from fedl2g.report.series import (
     accuracy_series,
     band,
     best_accuracy,
     cost,
-    loss_increase,
     loss_series,
     metric_series,
     number,
@@ -59,6 +59,12 @@ def loss_against_local(groups: Sequence[Group], look: Look, **kwargs: Any) -> Pa
     """The loss minus that of local training after as many rounds of training."""
     found = {label: thinned(line, len(groups)) for label, line in loss_increase(groups)["relative"].items()}
     return curves(found, look, x="round of training", y="loss minus local", form="+.4f", zero=True, **kwargs)
+
+
+def loss_per_round(groups: Sequence[Group], look: Look, **kwargs: Any) -> Panel:
+    """The loss of each round of training less its own earlier minimum."""
+    found = {label: thinned(line, len(groups)) for label, line in loss_increase(groups)["per_round"].items()}
+    return curves(found, look, x="round of training", y="loss increase", form="+.4f", zero=True, **kwargs)
 
 
 def loss_rise(groups: Sequence[Group], look: Look, **kwargs: Any) -> Panel:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 
 from fedl2g.errors import SettingError
 from fedl2g.report import drawings
 from fedl2g.report.charts import clients as client_charts
-from fedl2g.report.charts.parts import Panel, Panels
+from fedl2g.report.charts.parts import Panels, beside
 from fedl2g.report.charts.render import FORMATS, check_format, write_chart
 from fedl2g.report.charts.theme import Look
 from fedl2g.report.clients import Compared, accuracy_rows, architecture_rows, compare_groups, difference_rows
 from fedl2g.report.collect import Group, partition_counts
+from fedl2g.report.increase import loss_increase
 from fedl2g.report.presence import presence
-from fedl2g.report.series import BASELINE, loss_increase, metric_names
+from fedl2g.report.series import metric_names
+from fedl2g.runs.verdicts import DEFAULT_REFERENCE
 
 __all__ = ["FIGURES", "FORMATS", "check_format", "figure", "write_figure"]
 
@@ -39,21 +42,30 @@ def _curves(groups: Sequence[Group], look: Look) -> Panels:
         drawings.loss(groups, look, title="Original local loss (cross entropy)"),
         *(drawings.metric(groups, look, name, title=name.capitalize()) for name in metric_names(groups)),
     ]
-    return _beside(panels)
+    return beside(panels)
 
 
 def _loss_increase(groups: Sequence[Group], look: Look) -> Panels:
-    """The figure of the paper's introduction: the loss minus that of local training, and its largest rise."""
-    panels = [drawings.loss_rise(groups, look, title="Largest climb above its own earlier minimum")]
-    if loss_increase(groups)["relative"]:
+    """The figure of the paper's introduction: per-round loss increase with accuracies, and the loss beside local's."""
+    found = loss_increase(groups)
+    named = [Group(_with_accuracy(group.label, found["accuracy"]), group.runs) for group in groups]
+    styles = dict(zip((group.label for group in named), look.styles.values(), strict=True))
+    title = "Original local loss minus its earlier minimum (and best test accuracy)"
+    panels = [drawings.loss_per_round(named, Look(styles), title=title)]
+    if found["relative"]:
         title = "Original local loss minus local training's"
-        panels.insert(0, drawings.loss_against_local(groups, look, title=title))
-    return _beside(panels)
+        panels.append(drawings.loss_against_local(groups, look.only(found["relative"]), title=title))
+    return beside(panels, own_legends=True)
+
+
+def _with_accuracy(label: str, accuracies: Mapping[str, Any]) -> str:
+    mean = accuracies.get(label, {}).get("mean")
+    return label if mean is None else f"{label} ({mean:.1%})"
 
 
 def _communication(groups: Sequence[Group], look: Look) -> Panels:
     """Megabytes and seconds per round by method, summed over participants."""
-    return _beside(
+    return beside(
         [
             drawings.communication(groups, look, title="Communication per round"),
             drawings.computation(groups, look, title="Computation per round"),
@@ -64,7 +76,7 @@ def _communication(groups: Sequence[Group], look: Look) -> Panels:
 def _verdicts(groups: Sequence[Group], look: Look) -> Panels:
     """The accuracy of every method, and its difference to local training with its interval."""
     compared = _compared(groups, "verdicts")
-    return _beside(
+    return beside(
         [
             drawings.best_accuracies(groups, look, title="Test accuracy"),
             drawings.verdicts(
@@ -79,7 +91,7 @@ def _clients(groups: Sequence[Group], look: Look) -> Panels:
     panels = [client_charts.spread(accuracy_rows(groups), look, title="Accuracy of the single clients")]
     compared = compare_groups(groups)
     if not compared:
-        return _beside(panels)
+        return beside(panels)
     name, rivals = drawings.reference_name(compared), _rivals(look, compared)
     rows = difference_rows(groups, compared)
     panels.append(client_charts.differences(rows, rivals, against=name, title="Clients helped and harmed"))
@@ -88,7 +100,7 @@ def _clients(groups: Sequence[Group], look: Look) -> Panels:
         below.append(client_charts.by_group(by_kind, rivals, against=name, title="By architecture"))
     if len({row["samples"] for row in rows} - {None}) > 1:
         below.append(client_charts.by_size(rows, rivals, against=name, title="By size"))
-    return alt.vconcat(_beside(panels), _beside(below)) if below else _beside(panels)
+    return alt.vconcat(beside(panels), beside(below)) if below else beside(panels)
 
 
 def _tsne(groups: Sequence[Group], look: Look) -> Panels:
@@ -102,7 +114,7 @@ def _tsne(groups: Sequence[Group], look: Look) -> Panels:
             "checkpoints and its dataset in the local cache"
         )
     seeds = {group.label: group.runs[0].seed for group in groups}
-    return _beside(
+    return beside(
         [
             drawings.plane(
                 value, look, title=f"{label} ({value['space']}, round {value['round']}, seed {seeds[label]})"
@@ -150,17 +162,11 @@ def _compared(groups: Sequence[Group], name: str) -> list[Compared]:
     if not found:
         raise SettingError(
             f"{name}: nothing to compare; expected runs of two methods on the same data and seeds, one of them "
-            f"`{BASELINE}` to see whether the other helped"
+            f"`{DEFAULT_REFERENCE}` to see whether the other helped"
         )
     return found
 
 
 def _rivals(look: Look, compared: Sequence[Compared]) -> Look:
     """The look of charts without the references."""
-    kept = {one.method for found in compared for one in found.differences}
-    return Look({label: style for label, style in look.styles.items() if label in kept}, look.page)
-
-
-def _beside(panels: Sequence[Panel]) -> Panels:
-    """Panels side by side, with one legend for those that share it."""
-    return alt.hconcat(*panels) if len(panels) > 1 else panels[0]
+    return look.only(one.method for found in compared for one in found.differences)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,8 +9,6 @@ from typing import Any
 
 from fedl2g.report.collect import Group, Run
 from fedl2g.round.record import MB, RoundRecord, selected_record
-
-BASELINE = "local"  # plain local training, to which other methods are compared
 
 
 def band(series: Sequence[Mapping[int, float]]) -> dict[str, list[Any]]:
@@ -53,43 +50,6 @@ def loss_series(history: Iterable[RoundRecord]) -> dict[int, float]:
 def trained_losses(run: Run) -> dict[int, float]:
     """Original local loss by round of training; warm-up rounds, which train no model, are skipped."""
     return dict(enumerate(loss_series(run.history).values(), start=1))
-
-
-def loss_increase(groups: Sequence[Group]) -> dict[str, Any]:
-    """The figure of the paper's introduction: how much a method raises the clients' original local loss.
-
-    `relative`: the loss minus that of local training after as many rounds of training on the same seed (needs a group
-    of the method `local` with the same data). `rise`: the largest climb of the loss above its own earlier minimum.
-    """
-    local = {_data_key(run): trained_losses(run) for group in groups if group.method == BASELINE for run in group.runs}
-    relative, rise = {}, {}
-    for group in groups:
-        series = [trained_losses(run) for run in group.runs]
-        climbs = [_largest_rise(one) for one in series if one]
-        if climbs:
-            rise[group.label] = {"mean": number(statistics.fmean(climbs)), "seeds": [number(c) for c in climbs]}
-        if group.method == BASELINE:
-            continue
-        pairs = [(one, local.get(_data_key(run))) for one, run in zip(series, group.runs, strict=True)]
-        differences = [{n: v - other[n] for n, v in one.items() if n in other} for one, other in pairs if other]
-        if any(differences):
-            relative[group.label] = band(differences)
-    return {"relative": relative, "rise": rise}
-
-
-def _data_key(run: Run) -> str:
-    names = ("dataset", "samples", "image_size", "partition", "models", "clients", "participation", "seed")
-    return json.dumps([run.settings.get(name) for name in (*names, "local_epochs", "client_lr", "batch_size")])
-
-
-def _largest_rise(losses: Mapping[int, float]) -> float:
-    lowest, rise = math.inf, 0.0
-    for value in losses.values():
-        if not math.isfinite(value):
-            return math.inf
-        lowest = min(lowest, value)
-        rise = max(rise, value - lowest)
-    return rise
 
 
 def spent_megabytes(group: Group) -> dict[str, list[Any]]:

@@ -24,11 +24,12 @@ def curves(
     form: str,
     title: str = "",
     zero: bool = False,
-    logarithmic: bool = False,
+    logarithmic: str = "",
     legend: bool = True,
     size: tuple[int, int] = (430, 280),
 ) -> Panel:
-    """A line for each label with its band; `form` is the d3 format of a value, `zero` draws a line there.
+    """A line for each label with its band; `form` is the d3 format of a value, `zero` draws a line there, `logarithmic`
+    names the axes ("x", "y", "xy") that are.
 
     A page's reader can drag to zoom, switch methods off and see all values of a round under the pointer.
     """
@@ -39,9 +40,10 @@ def curves(
         "x:Q",
         title=x,
         axis=alt.Axis(tickMinStep=1 if whole else alt.Undefined, grid=False, tickCount=6),
-        scale=alt.Scale(type="log" if logarithmic else "linear", nice=False, zero=False),
+        scale=alt.Scale(type="log" if "x" in logarithmic else "linear", nice=False, zero=False),
     )
-    up = alt.Y("y:Q", title=y, axis=alt.Axis(format=_ticks(form)), scale=alt.Scale(zero=zero, nice=True))
+    height = alt.Scale(type="log") if "y" in logarithmic else alt.Scale(zero=zero, nice=True)
+    up = alt.Y("y:Q", title=y, axis=alt.Axis(format=_ticks(form)), scale=height)
     tint, stroke = colour(look, legend=legend), dash(look, legend=legend)
     layers: list[Any] = []
     if any(row["low"] != row["high"] for row in rows):
@@ -75,7 +77,7 @@ def _columns(line: Band) -> dict[str, list[Any]]:
 
 def _ticks(form: str) -> str:
     """The format of ticks, which need no trailing zeros."""
-    return "~%" if form.endswith("%") else "~f"
+    return "~%" if form.endswith("%") else "~g" if form == "~g" else "~f"
 
 
 def _reading(labels: Sequence[str], x: str, form: str, across: alt.X) -> list[Any]:

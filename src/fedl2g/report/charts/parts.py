@@ -14,6 +14,7 @@ Panel: TypeAlias = alt.LayerChart | alt.FacetChart  # what altair's own methods 
 Panels: TypeAlias = Panel | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart
 
 HIDDEN = "hidden"  # the labels that the page's reader switched off
+OWN_LEGENDS = alt.Resolve(scale=alt.ScaleResolveMap(color="independent", strokeDash="independent"))
 ZOOM = "zoom"  # the range of x that the page's reader chose; null: all
 
 
@@ -57,6 +58,13 @@ def switchable(chart: Panel, look: Look) -> Panel:
 def titled(chart: Panel, title: str) -> Panel:
     """The chart with a title, if there is one."""
     return chart.properties(title=title) if title else chart
+
+
+def beside(panels: Sequence[Panel], *, own_legends: bool = False) -> Panels:
+    """Panels side by side, with one legend for all of them or with one each."""
+    if len(panels) == 1:
+        return panels[0]
+    return alt.hconcat(*panels, resolve=OWN_LEGENDS) if own_legends else alt.hconcat(*panels)
 
 
 def colour(look: Look, *, legend: bool = True) -> alt.Color:

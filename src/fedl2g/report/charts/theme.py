@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,11 @@ class Look:
     @property
     def ink(self) -> str:
         return "currentColor" if self.page else INK
+
+    def only(self, labels: Iterable[str]) -> Look:
+        """The look without the methods that a chart does not show."""
+        kept = set(labels)
+        return Look({label: style for label, style in self.styles.items() if label in kept}, self.page)
 
     @property
     def labels(self) -> list[str]:
