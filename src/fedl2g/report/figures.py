@@ -11,7 +11,7 @@ import altair as alt
 from fedl2g.errors import SettingError
 from fedl2g.report import drawings
 from fedl2g.report.charts import clients as client_charts
-from fedl2g.report.charts.parts import Panels, beside
+from fedl2g.report.charts.parts import OWN_LEGENDS, Panels, beside
 from fedl2g.report.charts.render import FORMATS, check_format, write_chart
 from fedl2g.report.charts.theme import Look
 from fedl2g.report.clients import Compared, accuracy_rows, architecture_rows, compare_groups, difference_rows
@@ -69,7 +69,8 @@ def _communication(groups: Sequence[Group], look: Look) -> Panels:
         [
             drawings.communication(groups, look, title="Communication per round"),
             drawings.computation(groups, look, title="Computation per round"),
-        ]
+        ],
+        own_legends=True,
     )
 
 
@@ -100,7 +101,8 @@ def _clients(groups: Sequence[Group], look: Look) -> Panels:
         below.append(client_charts.by_group(by_kind, rivals, against=name, title="By architecture"))
     if len({row["samples"] for row in rows} - {None}) > 1:
         below.append(client_charts.by_size(rows, rivals, against=name, title="By size"))
-    return alt.vconcat(beside(panels), beside(below)) if below else beside(panels)
+    above = beside(panels, own_legends=True)
+    return alt.vconcat(above, beside(below, own_legends=True), resolve=OWN_LEGENDS) if below else above
 
 
 def _tsne(groups: Sequence[Group], look: Look) -> Panels:

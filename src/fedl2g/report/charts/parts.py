@@ -14,7 +14,11 @@ Panel: TypeAlias = alt.LayerChart | alt.FacetChart  # what altair's own methods 
 Panels: TypeAlias = Panel | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart
 
 HIDDEN = "hidden"  # the labels that the page's reader switched off
-OWN_LEGENDS = alt.Resolve(scale=alt.ScaleResolveMap(color="independent", strokeDash="independent"))
+OWN_LEGENDS = alt.Resolve(
+    scale=alt.ScaleResolveMap(
+        color="independent", strokeDash="independent", opacity="independent", yOffset="independent"
+    )
+)
 ZOOM = "zoom"  # the range of x that the page's reader chose; null: all
 
 
@@ -82,7 +86,11 @@ def dash(look: Look, *, legend: bool = True) -> alt.StrokeDash:
 def _legend(look: Look, wanted: bool) -> alt.Legend | None:
     if look.page or not wanted:
         return None
-    return alt.Legend(symbolType="stroke", symbolStrokeWidth=2.2, symbolSize=500, orient="bottom", columns=4)
+    longest = max(map(len, look.labels), default=0)
+    columns = 4 if longest <= 12 else 3 if longest <= 18 else 2  # as wide as a panel
+    return alt.Legend(
+        symbolType="stroke", symbolStrokeWidth=2.2, symbolSize=500, symbolOpacity=1, orient="bottom", columns=columns
+    )
 
 
 def rows_by_method(look: Look, each: int) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def presence_grid(
     high = max(60, min(600, 16 * len(grid)))
     cells = (
         alt.Chart()
-        .transform_calculate(above="datum.client - 0.5", below="datum.client + 0.5")
+        .transform_calculate(above="datum.client - 0.46", below="datum.client + 0.46")
         .mark_rect(stroke=None)
         .encode(
             x=alt.X(
