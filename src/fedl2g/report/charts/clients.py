@@ -12,7 +12,9 @@ from fedl2g.report.charts.parts import (
     by_method,
     colour,
     label_above,
+    method_colours,
     rows_by_method,
+    shape,
     switchable,
     titled,
     values,
@@ -78,7 +80,7 @@ def differences(rows: Sequence[Row], look: Look, *, against: str, title: str = "
             y=place["y"],
             yOffset=_jitter(),
             color=colour(look, legend=False),
-            fill=alt.Fill("method:N", scale=_method_scale(look), legend=None),
+            fill=alt.Fill("method:N", scale=method_colours(look), legend=None),
             fillOpacity=alt.condition("datum.change === 'unchanged'", alt.value(0), alt.value(0.85)),
             tooltip=[*_WHO, _value("difference", "difference, points", "+.2f"), alt.Tooltip("change:N")],
         )
@@ -105,7 +107,7 @@ def by_group(rows: Sequence[Row], look: Look, *, against: str, title: str = "", 
             x=across,
             y=place["y"],
             yOffset=alt.YOffset("method:N", sort=look.labels, scale=alt.Scale(paddingInner=0.15)),
-            color=colour(look),
+            color=colour(look, symbol="square"),
             tooltip=[
                 alt.Tooltip("group:N", title="clients with"),
                 alt.Tooltip("method:N"),
@@ -128,8 +130,8 @@ def by_size(rows: Sequence[Row], look: Look, *, against: str, title: str = "", p
             y=alt.Y(
                 "difference:Q", title=f"accuracy minus {against}, points", axis=alt.Axis(format="+~f", tickCount=6)
             ),
-            color=colour(look),
-            shape=alt.Shape("method:N", scale=alt.Scale(domain=look.labels), legend=None),
+            color=colour(look, symbol=None),
+            shape=shape(look),
             tooltip=[*_WHO, _value("difference", "difference, points", "+.2f"), alt.Tooltip("change:N")],
         )
     )
@@ -147,10 +149,6 @@ def _near() -> alt.Scale:
 
 def _jitter() -> alt.YOffset:
     return alt.YOffset("jitter:Q", scale=alt.Scale(domain=[-1.6, 1.6]))
-
-
-def _method_scale(look: Look) -> alt.Scale:
-    return alt.Scale(domain=look.labels, range=[style.colour for style in look.styles.values()])
 
 
 def _value(field: str, title: str, form: str = ".2%") -> alt.Tooltip:

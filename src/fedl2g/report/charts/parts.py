@@ -71,25 +71,39 @@ def beside(panels: Sequence[Panel], *, own_legends: bool = False) -> Panels:
     return alt.hconcat(*panels, resolve=OWN_LEGENDS) if own_legends else alt.hconcat(*panels)
 
 
-def colour(look: Look, *, legend: bool = True) -> alt.Color:
-    """The colour of a method."""
-    scale = alt.Scale(domain=look.labels, range=[style.colour for style in look.styles.values()])
-    return alt.Color("method:N", scale=scale, legend=_legend(look, legend), title=None)
+def colour(look: Look, *, legend: bool = True, symbol: str | None = "stroke") -> alt.Color:
+    """The colour of a method; `symbol` is what the legend shows of it."""
+    return alt.Color("method:N", scale=method_colours(look), legend=_legend(look, legend, symbol), title=None)
+
+
+def shape(look: Look) -> alt.Shape:
+    """The shape of a method; with `colour` it makes one legend."""
+    return alt.Shape("method:N", scale=alt.Scale(domain=look.labels), legend=_legend(look, True, None), title=None)
+
+
+def method_colours(look: Look) -> alt.Scale:
+    """The scale from methods to colours."""
+    return alt.Scale(domain=look.labels, range=[style.colour for style in look.styles.values()])
 
 
 def dash(look: Look, *, legend: bool = True) -> alt.StrokeDash:
     """The dashes of a method; with `colour` they make one legend."""
     scale = alt.Scale(domain=look.labels, range=[list(style.dash) for style in look.styles.values()])
-    return alt.StrokeDash("method:N", scale=scale, legend=_legend(look, legend), title=None)
+    return alt.StrokeDash("method:N", scale=scale, legend=_legend(look, legend, "stroke"), title=None)
 
 
-def _legend(look: Look, wanted: bool) -> alt.Legend | None:
+def _legend(look: Look, wanted: bool, symbol: str | None) -> alt.Legend | None:
     if look.page or not wanted:
         return None
     longest = max(map(len, look.labels), default=0)
     columns = 4 if longest <= 12 else 3 if longest <= 18 else 2  # as wide as a panel
     return alt.Legend(
-        symbolType="stroke", symbolStrokeWidth=2.2, symbolSize=500, symbolOpacity=1, orient="bottom", columns=columns
+        symbolType=symbol or alt.Undefined,
+        symbolSize=500 if symbol == "stroke" else 90,
+        symbolStrokeWidth=2.2,
+        symbolOpacity=1,
+        orient="bottom",
+        columns=columns,
     )
 
 
