@@ -104,10 +104,12 @@ def _continued_by_this_command() -> Iterator[None]:
 
 
 def _show(comparison: Comparison, as_json: bool) -> None:
-    from fedl2g.report.figures import draw_curves
+    from fedl2g.report.collect import Group, read_runs
+    from fedl2g.report.figures import write_figure
 
     comparison.write()
-    figure = draw_curves(comparison.histories(), comparison.directory / "curves.png")
+    groups = [Group(label, tuple(read_runs(paths, trust=True))) for label, paths in comparison.finished().items()]
+    figure = write_figure("curves", groups, comparison.directory / "curves.png")
     if as_json:
         print_json(comparison.to_dict())
         return
