@@ -54,12 +54,12 @@ def test_prototypes_of_fedl2g_are_means_over_clients_of_class_means_of_training_
             half = host.half(client)
             half.model.eval()
             for label in range(10):
-                own = [i for i in setup.partition.clients[client].train if setup.dataset.labels[i] == label]
+                own = [i for i in setup.partition.train[client] if setup.dataset.labels[i] == label]
                 if own:
                     images = torch.as_tensor(setup.dataset.images[own]).float() / 127.5 - 1
                     expected.setdefault(label, []).append(half.model(images)[column].double().mean(0))
     host.close()
-    assert 1 < len({len(means) for means in expected.values()}), (
+    assert len({len(means) for means in expected.values()}) > 1, (
         "classes should be held by different numbers of clients"
     )
 
