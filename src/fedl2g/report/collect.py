@@ -16,7 +16,7 @@ from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import default_settings, flat
 from fedl2g.experiment.files import written_out
 from fedl2g.experiment.identity import belongs, sampler_in_use
-from fedl2g.round.record import MB, RoundRecord, selected_record
+from fedl2g.round.record import MB, RoundRecord, seconds_per_client, selected_record
 from fedl2g.runs.directory import RunDirectory, find_runs
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def spent_megabytes(run: Run) -> dict[float, float]:
 
 
 def cost(run: Run) -> dict[str, float | None]:
-    """Mean megabytes and seconds of a round, summed over participants; warm-up rounds separately."""
+    """Mean megabytes of a round (all clients), seconds of the server and of one client; warm-up rounds separately."""
     rounds = [r for r in run.history if r.round > 0]
     warm = [r for r in rounds if r.round <= run.warmup_rounds]
     training = [r for r in rounds if r.round > run.warmup_rounds]
@@ -205,8 +205,8 @@ def cost(run: Run) -> dict[str, float | None]:
     return {
         "up_mb": mean([r.up_bytes / MB for r in rounds]),
         "down_mb": mean([r.down_bytes / MB for r in rounds]),
-        "client_s": mean([r.client_seconds for r in training]),
-        "warmup_client_s": mean([r.client_seconds for r in warm]),
+        "client_s": number(seconds_per_client(training)),
+        "warmup_client_s": number(seconds_per_client(warm)),
         "server_s": mean([r.server_seconds for r in rounds]),
         "warmup_share": number(sum(r.client_seconds for r in warm) / client_total) if warm and client_total else None,
     }
