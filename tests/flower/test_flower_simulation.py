@@ -12,6 +12,7 @@ from fedl2g.methods.registry import method_names
 from fedl2g.round.absence import BUSY, DROPPED, LOST
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

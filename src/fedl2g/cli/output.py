@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
+    from fedl2g.experiment import Experiment
+    from fedl2g.runs.batch_progress import BatchProgress
     from fedl2g.runs.progress import RoundProgress
 
 
@@ -26,11 +29,20 @@ def print_json(value: object) -> None:
 
 def print_tables(*tables: RenderableType) -> None:
     """Print tables fitted to the terminal, or 140 columns wide to a pipe or file."""
-    from rich.console import Console
-
-    console = Console() if sys.stdout.isatty() else Console(width=140)
+    console = _console()
     for table in tables:
         console.print(table)
+
+
+def screen_width() -> int:
+    """How many characters fit on a line of what `print_tables` prints."""
+    return _console().width
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=140)
 
 
 class Display:
@@ -40,7 +52,7 @@ class Display:
         from fedl2g.runs.console import progress_console
 
         self.console = progress_console(quiet)
-        self._followed: list[RoundProgress] = []
+        self._followed: list[RoundProgress | BatchProgress] = []
 
     def __enter__(self) -> Display:
         return self
@@ -53,8 +65,17 @@ class Display:
         """An observer that shows the progress of one run, including the loading of its data."""
         from fedl2g.runs.progress import RoundProgress
 
-        self._followed.append(RoundProgress(self.console, title))
-        return self._followed[-1]
+        progress = RoundProgress(self.console, title)
+        self._followed.append(progress)
+        return progress
+
+    def follow_all(self, experiments: Mapping[Path, Experiment], jobs: int) -> BatchProgress:
+        """The progress of several runs."""
+        from fedl2g.runs.batch_progress import BatchProgress
+
+        batch = BatchProgress(self.console, experiments, jobs)
+        self._followed.append(batch)
+        return batch
 
     @contextmanager
     def working(self, what: str) -> Iterator[Callable[[str, int, int | None], None]]:

@@ -51,10 +51,11 @@ class FedL2GOptions(Options):
 
     server_lr: float = Field(ge=0, description=_SERVER_LR)
     warmup_rounds: int = Field(50, ge=0, description="Initial rounds in which only the guiding vectors are trained.")
-    quiz: Literal["fixed", "rotating"] = Field(
-        "fixed",
-        description="The quiz set: fixed for the run and never trained on, or drawn anew each round from all training "
-        "samples, which then all train.",
+    quiz: Literal["fixed", "first", "rotating"] | None = Field(
+        None,
+        description="The quiz set. fixed: drawn once, never trained on; first: the first training samples, likewise; "
+        "rotating: drawn anew each round from all training samples, which then all train. Absent: by the protocol, "
+        "fixed with ours.",
     )
     quiz_size: int | None = Field(
         None,
@@ -184,6 +185,7 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
 
     def __init__(self, options: FedL2GOptions, client: Client) -> None:
         super().__init__(options, client)
+        self.quiz = options.quiz or client.task.quiz
         self._quiz_size = quiz_size(options, client)
         self.quiz_set, self.study_set = self._split()
         self._adaptive = GuideWeight() if options.guide_weight == "adaptive" else None
@@ -212,7 +214,7 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
 
         log = TrainingLog()
         if trains := round > self.options.warmup_rounds:
-            data = self.study_set if self.options.quiz == "fixed" else self.client.train_set
+            data = self.client.train_set if self.quiz == "rotating" else self.study_set
             log = self.client.fit(round, loss, [self.client.optimizer(clip=CLIP)], data=data)
         found = self._guidance(round, guide, weight)
         if trains and self._adaptive is not None:  # never in the warm-up: it must leave the client as it was
@@ -224,16 +226,17 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
     def study_batch(self, round: int) -> ImageView:
         """The study batch of a round's pseudo-step, drawn from the study set; a rotating quiz is drawn anew before."""
         task = self.client.task
-        if self.options.quiz == "rotating":
+        if self.quiz == "rotating":
             self.quiz_set, self.study_set = self._split(round)
         generator = rng.torch_stream(task.seed, "study_batch", self.client.id, round)
         return self.study_set.subset(torch.randperm(len(self.study_set), generator=generator)[: task.batch_size])
 
     def _split(self, *ids: int) -> tuple[ImageView, ImageView]:
-        """The quiz set and the study set, drawn from a stream of their own."""
+        """The quiz set and the study set, drawn from a stream of their own or in the order of the train set."""
         train_set = self.client.train_set
         generator = rng.torch_stream(self.client.task.seed, "quiz", self.client.id, *ids)
-        order = torch.randperm(len(train_set), generator=generator)
+        samples = len(train_set)
+        order = torch.arange(samples) if self.quiz == "first" else torch.randperm(samples, generator=generator)
         quiz, study = order[: self._quiz_size], order[self._quiz_size :]
         return train_set.subset(quiz), train_set.subset(study.sort().values)
 

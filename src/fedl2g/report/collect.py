@@ -16,14 +16,12 @@ from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import default_settings, flat
 from fedl2g.experiment.files import written_out
 from fedl2g.experiment.identity import belongs, sampler_in_use
-from fedl2g.round.record import MB, RoundRecord, selected_record
+from fedl2g.round.record import MB, RoundRecord, seconds_per_client, selected_record
 from fedl2g.runs.directory import RunDirectory, find_runs
 
 if TYPE_CHECKING:
     from fedl2g.data import Dataset
     from fedl2g.methods.base import Traits
-
-BASELINE = "local"  # plain local training, to which losses are compared
 
 
 @dataclass(frozen=True)
@@ -184,43 +182,6 @@ def trained_losses(run: Run) -> dict[int, float]:
     return dict(enumerate(loss_series(run.history).values(), start=1))
 
 
-def loss_increase(groups: Sequence[Group]) -> dict[str, Any]:
-    """The figure of the paper's introduction: how much a method raises the clients' original local loss.
-
-    `relative`: the loss minus that of local training after as many rounds of training on the same seed (needs a group
-    of the method `local` with the same data). `rise`: the largest climb of the loss above its own earlier minimum.
-    """
-    local = {_data_key(run): trained_losses(run) for group in groups if group.method == BASELINE for run in group.runs}
-    relative, rise = {}, {}
-    for group in groups:
-        series = [trained_losses(run) for run in group.runs]
-        climbs = [_largest_rise(one) for one in series if one]
-        if climbs:
-            rise[group.label] = {"mean": number(statistics.fmean(climbs)), "seeds": [number(c) for c in climbs]}
-        if group.method == BASELINE:
-            continue
-        pairs = [(one, local.get(_data_key(run))) for one, run in zip(series, group.runs, strict=True)]
-        differences = [{n: v - other[n] for n, v in one.items() if n in other} for one, other in pairs if other]
-        if any(differences):
-            relative[group.label] = band(differences)
-    return {"relative": relative, "rise": rise}
-
-
-def _data_key(run: Run) -> str:
-    names = ("dataset", "samples", "image_size", "partition", "models", "clients", "participation", "seed")
-    return json.dumps([run.settings.get(name) for name in (*names, "local_epochs", "client_lr", "batch_size")])
-
-
-def _largest_rise(losses: Mapping[int, float]) -> float:
-    lowest, rise = math.inf, 0.0
-    for value in losses.values():
-        if not math.isfinite(value):
-            return math.inf
-        lowest = min(lowest, value)
-        rise = max(rise, value - lowest)
-    return rise
-
-
 def spent_megabytes(run: Run) -> dict[float, float]:
     """Accuracy by cumulative megabytes in both directions, summed over participants."""
     total, series = 0.0, {}
@@ -232,7 +193,7 @@ def spent_megabytes(run: Run) -> dict[float, float]:
 
 
 def cost(run: Run) -> dict[str, float | None]:
-    """Mean megabytes and seconds of a round, summed over participants; warm-up rounds separately."""
+    """Mean megabytes of a round (all clients), seconds of the server and of one client; warm-up rounds separately."""
     rounds = [r for r in run.history if r.round > 0]
     warm = [r for r in rounds if r.round <= run.warmup_rounds]
     training = [r for r in rounds if r.round > run.warmup_rounds]
@@ -244,8 +205,8 @@ def cost(run: Run) -> dict[str, float | None]:
     return {
         "up_mb": mean([r.up_bytes / MB for r in rounds]),
         "down_mb": mean([r.down_bytes / MB for r in rounds]),
-        "client_s": mean([r.client_seconds for r in training]),
-        "warmup_client_s": mean([r.client_seconds for r in warm]),
+        "client_s": number(seconds_per_client(training)),
+        "warmup_client_s": number(seconds_per_client(warm)),
         "server_s": mean([r.server_seconds for r in rounds]),
         "warmup_share": number(sum(r.client_seconds for r in warm) / client_total) if warm and client_total else None,
     }

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedl2g.errors import SettingError
 from fedl2g.files import reason_of
-from fedl2g.report.collect import Group, accuracy_series, cost, loss_increase, loss_series
+from fedl2g.report.collect import Group, accuracy_series, cost, loss_series
+from fedl2g.report.increase import loss_increase
 from fedl2g.round.record import RoundRecord
 
 if TYPE_CHECKING:
@@ -35,28 +36,38 @@ def draw_curves(histories: Mapping[str, Sequence[Sequence[RoundRecord]]], path: 
 
 
 def draw_loss_increase(groups: Sequence[Group], path: Path) -> Path:
-    """The figure of the paper's introduction: the loss minus that of local training, and its largest rise."""
+    """The figure of the paper's introduction: per-round loss increase with accuracies, and the loss beside local's."""
     found = loss_increase(groups)
-    figure = new_figure(path, 11, 4.2)
+    figure = new_figure(path, 11, 4.6)
     left, right = figure.subplots(1, 2)
-    if not found["relative"]:
-        left.text(
-            0.5, 0.5, "needs a run of the method `local`\non the same data", ha="center", transform=left.transAxes
-        )
+    tints: dict[str, Any] = {}
+    for label, line in found["per_round"].items():
+        accuracy = found["accuracy"][label]["mean"]
+        name = label if accuracy is None else f"{label} ({accuracy:.1%})"
+        tints[label] = _line(left, name, line)
+    left.set(
+        title="Original local loss minus its earlier minimum\n(above 0 it rises; in brackets: best test accuracy)",
+        xlabel="round of training",
+        ylabel="loss increase of the round",
+    )
     for label, line in found["relative"].items():
-        (drawn,) = left.plot(line["x"], line["y"], label=label, linewidth=1.6)
-        left.fill_between(line["x"], line["low"], line["high"], color=drawn.get_color(), alpha=0.15, linewidth=0)
-    left.axhline(0, color="0.4", linewidth=0.8, linestyle="--")
-    left.set(title="Original local loss minus local training's", xlabel="round of training", ylabel="loss difference")
-    if found["relative"]:
-        left.legend(frameon=False)
-    rises = {label: rise["mean"] for label, rise in found["rise"].items() if rise["mean"] is not None}
-    bars = right.barh(list(rises), list(rises.values()), color="#2a6f97")
-    right.bar_label(bars, fmt="%.3f", padding=3)
-    right.set_xlim(0, max(0.1, 1.15 * max(rises.values(), default=0)))
-    right.invert_yaxis()
-    right.set(title="Largest climb above its own earlier minimum", xlabel="loss")
+        _line(right, label, line, tints.get(label))
+    if not found["relative"]:
+        note = "needs a run of the method `local`\non the same data"
+        right.text(0.5, 0.5, note, ha="center", transform=right.transAxes)
+    right.set(title="Original local loss minus local training's", xlabel="round of training", ylabel="loss difference")
+    for axes in (left, right):
+        axes.axhline(0, color="0.4", linewidth=0.8, linestyle="--")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False, fontsize=8)
     return save_figure(figure, path)
+
+
+def _line(axes: Axes, label: str, line: Mapping[str, Any], colour: Any = None) -> Any:
+    """A line with its band over seeds; returns its colour."""
+    (drawn,) = axes.plot(line["x"], line["y"], label=label, linewidth=1.6, color=colour)
+    axes.fill_between(line["x"], line["low"], line["high"], color=drawn.get_color(), alpha=0.15, linewidth=0)
+    return drawn.get_color()
 
 
 def draw_costs(groups: Sequence[Group], path: Path) -> Path:
@@ -87,7 +98,7 @@ def draw_costs(groups: Sequence[Group], path: Path) -> Path:
 
 
 def draw_embeddings(groups: Sequence[Group], path: Path) -> Path:
-    """t-SNE of the server's class vectors with the clients' class means and features, a panel per method."""
+    """t-SNE of guiding vectors and global prototypes among the clients' features, a panel per method."""
     from fedl2g.report.embedding import embed, embeddable
 
     found = {group.label: value for group in embeddable(groups) if (value := embed(group.runs[0])) is not None}
@@ -96,29 +107,39 @@ def draw_embeddings(groups: Sequence[Group], path: Path) -> Path:
             "tsne: nothing to draw; expected a run whose server sends class vectors (such as fedl2g-f), with its "
             "checkpoints and its dataset in the local cache"
         )
-    figure = new_figure(path, 4.6 * len(found), 4.6)
+    names = {label: value["class_names"][label] for value in found.values() for label in sorted(value["classes"])}
+    tint = _class_colours(sorted(names))
+    figure = new_figure(path, 4.6 * len(found) + 1, 5)
     for axes, (label, value) in zip(np.atleast_1d(figure.subplots(1, len(found))), found.items(), strict=True):
-        _scatter(axes, label, value)
+        _scatter(axes, label, value, tint)
+    marks = [axes.scatter([], [], color=tint[label], label=name) for label, name in names.items()]
+    figure.legend(handles=marks, loc="outside right upper", frameon=False, fontsize=8, title="class")
     return save_figure(figure, path)
 
 
-def _scatter(axes: Axes, label: str, value: Mapping[str, Any]) -> None:
+def _scatter(axes: Axes, label: str, value: Mapping[str, Any], tint: Mapping[int, Any]) -> None:
+    looks: dict[str, dict[str, Any]] = {
+        "dot": {"s": 6, "alpha": 0.45, "linewidths": 0},
+        "ring": {"s": 70, "edgecolors": "black", "linewidths": 1.0},
+        "diamond": {"s": 70, "marker": "D", "edgecolors": "black", "linewidths": 1.0},
+    }
+    marks = []
+    for kind, name, form in value["kinds"]:
+        points = [p for p in value["points"] if p[2] == kind]
+        colours = [tint[p[3]] for p in points]
+        axes.scatter([p[0] for p in points], [p[1] for p in points], c=colours, **looks[form])
+        marks.append(axes.scatter([], [], label=name, c="0.6", **looks[form]))
+    axes.set(title=f"{label} ({value['space']}, round {value['round']})", xticks=[], yticks=[])
+    axes.legend(handles=marks, frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 0))
+
+
+def _class_colours(classes: Sequence[int]) -> dict[int, Any]:
     import matplotlib as mpl
 
-    colours = mpl.colormaps["hsv"](np.linspace(0, 0.92, len(value["classes"])))
-    tint = dict(zip(value["classes"], colours, strict=True))
-    looks: dict[str, dict[str, Any]] = {
-        "feature": {"s": 5, "alpha": 0.45, "linewidths": 0},
-        "mean": {"s": 34, "facecolors": "none", "linewidths": 1.4},
-        "guide": {"s": 130, "marker": "*", "edgecolors": "black", "linewidths": 0.7},
-    }
-    names = {"feature": "samples", "mean": "clients' class means", "guide": value["sent"]}
-    for kind, look in looks.items():
-        points = [p for p in value["points"] if p[2] == kind]
-        colour: dict[str, Any] = {"edgecolors" if kind == "mean" else "c": [tint[p[3]] for p in points]}
-        axes.scatter([p[0] for p in points], [p[1] for p in points], label=names[kind], **look, **colour)
-    axes.set(title=f"{label} ({value['space']}, round {value['round']})", xticks=[], yticks=[])
-    axes.legend(frameon=False, fontsize=7, loc="best")
+    if len(classes) > 20:
+        return dict(zip(classes, mpl.colormaps["hsv"](np.linspace(0, 0.92, len(classes))), strict=True))
+    colours = mpl.colormaps["tab10" if len(classes) <= 10 else "tab20"]
+    return {label: colours(place) for place, label in enumerate(classes)}
 
 
 def new_figure(path: Path, width: float, height: float) -> Figure:

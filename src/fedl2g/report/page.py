@@ -29,13 +29,13 @@ from fedl2g.report.collect import (
     cost,
     diverged_round,
     group_runs,
-    loss_increase,
     loss_series,
     number,
     partition_counts,
     read_runs,
     spent_megabytes,
 )
+from fedl2g.report.increase import loss_increase
 from fedl2g.round.record import chosen_on, selection_of
 
 if TYPE_CHECKING:

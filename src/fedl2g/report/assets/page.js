@@ -349,22 +349,19 @@
   }
 
   function embeddingChart(embedding, number) {
-    const what = { guide: embedding.sent, mean: "clients' class means", feature: `${embedding.space} of test samples` };
-    const { tools, holder } = card("figures", `t-SNE: ${embedding.label}`, `★ ${what.guide}, ○ ${what.mean}, dots: ${what.feature}. Colour is the class. Round ${embedding.round}, seed ${embedding.seed}.`, { id: `embedding-${number}` });
+    const what = Object.fromEntries(embedding.kinds.map(([kind, name]) => [kind, name]));
+    const signs = { dot: "·", ring: "○", diamond: "◆" };
+    const symbols = Object.fromEntries(embedding.kinds.map(([kind, , form]) => [kind, signs[form]]));
+    const kinds = embedding.kinds.map(([kind]) => kind);
+    const { tools, holder } = card("figures", `t-SNE: ${embedding.label}`, `Colour is the class. Round ${embedding.round}, seed ${embedding.seed}.`, { id: `embedding-${number}` });
     const off = new Set();
-    const kinds = ["feature", "mean", "guide"];
-    const symbols = { guide: "★", mean: "○", feature: "·" };
     for (const kind of kinds.slice().reverse()) {
       const box = make("input", { type: "checkbox", onchange: () => { box.checked ? off.delete(kind) : off.add(kind); holder.replaceChildren(); paint(Math.max(260, holder.clientWidth)); } });
       box.checked = true;
       tools.append(make("label", {}, box, `${symbols[kind]} ${what[kind]}`));
     }
     const tint = (label) => { const n = embedding.classes.indexOf(label); return `hsl(${Math.round(360 * n / embedding.classes.length)} 70% var(--shade))`; };
-    function star(x, y, r) {
-      const points = [];
-      for (let k = 0; k < 10; k++) { const a = -Math.PI / 2 + k * Math.PI / 5, q = k % 2 ? r * 0.45 : r; points.push(`${(x + q * Math.cos(a)).toFixed(1)},${(y + q * Math.sin(a)).toFixed(1)}`); }
-      return points.join(" ");
-    }
+    const diamond = (x, y, r) => `${x},${y - r} ${x + r},${y} ${x},${y + r} ${x - r},${y}`;
     function paint(width) {
       const height = Math.round(Math.min(460, width * 0.8)), pad = 14;
       const svg = canvas(holder, width, height, `t-SNE of ${embedding.label}`);
@@ -375,8 +372,8 @@
         if (off.has(kind)) continue;
         for (const [x, y, of, label, client] of embedding.points) {
           if (of !== kind) continue;
-          const node = kind === "guide" ? draw(svg, "polygon", { points: star(X(x), Y(y), 10) }, { fill: tint(label), stroke: "var(--ink)", strokeWidth: "1px" })
-            : kind === "mean" ? draw(svg, "circle", { cx: X(x), cy: Y(y), r: 5 }, { fill: "none", stroke: tint(label), strokeWidth: "2px" })
+          const node = kind === "guide" ? draw(svg, "polygon", { points: diamond(X(x), Y(y), 8) }, { fill: tint(label), stroke: "var(--ink)", strokeWidth: "1px" })
+            : kind === "prototype" ? draw(svg, "circle", { cx: X(x), cy: Y(y), r: 6 }, { fill: tint(label), stroke: "var(--ink)", strokeWidth: "1px" })
             : draw(svg, "circle", { cx: X(x), cy: Y(y), r: 2.3 }, { fill: tint(label), opacity: 0.55 });
           node.addEventListener("pointermove", (event) => showTip(event, `class ${embedding.class_names[label]}`, [[tint(label), what[kind]]].concat(client === null ? [] : [[null, `client ${client}`]])));
           node.addEventListener("pointerleave", hideTip);
