@@ -33,18 +33,21 @@ def site(folder: Path, name: str, client: int) -> Handler:
     return lambda request: app(request, context)
 
 
-@pytest.fixture
-def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    scaffold(Plan(tmp_path / "fed", ("north", "south"), ("zero", "one"), (1, 16, 16)))
-    write_practice_data(tmp_path / "fed")
-    monkeypatch.setattr(server_app, "DEPLOYMENT", QUICK)
-    return tmp_path / "fed"
-
-
 def change(experiment: Path, old: str, new: str) -> None:
     text = experiment.read_text()
     assert old in text
     experiment.write_text(text.replace(old, new))
+
+
+@pytest.fixture
+def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    scaffold(Plan(tmp_path / "fed", ("north", "south"), ("zero", "one"), (3, 16, 16)))
+    write_practice_data(tmp_path / "fed")
+    monkeypatch.setattr(server_app, "DEPLOYMENT", QUICK)
+    # A site that refuses ends the test instead of being waited for.
+    change(tmp_path / "fed/coordinator/experiment.toml", 'below_minimum = "wait"', 'below_minimum = "stop"')
+    change(tmp_path / "fed/coordinator/experiment.toml", "deadline_seconds = 3600.0", "deadline_seconds = 20.0")
+    return tmp_path / "fed"
 
 
 def grid_of(folder: Path) -> Any:
@@ -52,7 +55,7 @@ def grid_of(folder: Path) -> Any:
     return FakeGrid(nodes, FakeClock())
 
 
-@pytest.mark.parametrize("method", ["local", "lg-fedavg"])
+@pytest.mark.parametrize("method", ["local", "fedproto"])
 def test_sites_keep_the_best_models_and_an_extended_run_is_the_whole_run(
     federation: Path, tmp_path: Path, method: str
 ) -> None:
