@@ -20,7 +20,7 @@ from fedl2g.cli.options import (
     track_option,
     without,
 )
-from fedl2g.cli.output import Display, print_json, print_line, print_tables
+from fedl2g.cli.output import Display, print_json, print_line, print_tables, print_tracked
 
 if TYPE_CHECKING:
     from fedl2g.errors import FedL2GError
@@ -64,6 +64,8 @@ def compare_methods(
         _run(comparison, display, jobs, track)
     if any(comparison.results.values()):
         _show(comparison, as_json)
+        if not as_json:
+            print_tracked(track, list(comparison.experiments))
     comparison.check()
 
 

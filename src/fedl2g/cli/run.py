@@ -18,7 +18,7 @@ from fedl2g.cli.options import (
     track_option,
     trust_option,
 )
-from fedl2g.cli.output import Display, print_json, print_line, print_tables
+from fedl2g.cli.output import Display, print_json, print_line, print_tables, print_tracked
 
 if TYPE_CHECKING:
     from fedl2g.runs.result import RunResult
@@ -40,7 +40,7 @@ def run_experiment(settings: Settings, out: Path | None, track: str, as_json: bo
     with Display(quiet) as display:
         progress = display.follow()
         result = run(experiment, path, [progress, *trackers(track, path)], progress=progress.loading)
-    _show_result(result, as_json)
+    _show_result(result, track, as_json)
 
 
 @click.command("resume", cls=ExperimentCommand, fields=("execution.engine", "execution.workers"), whole=False)
@@ -60,10 +60,10 @@ def resume_run(settings: Settings, directory: Path, trust: bool, track: str, as_
         progress = display.follow()
         observers = [progress, *trackers(track, directory)]
         result = resume(directory, observers, execution=execution, trust=trust, progress=progress.loading)
-    _show_result(result, as_json)
+    _show_result(result, track, as_json)
 
 
-def _show_result(result: RunResult, as_json: bool) -> None:
+def _show_result(result: RunResult, track: str, as_json: bool) -> None:
     from fedl2g.report.figures import draw_curves
     from fedl2g.runs.directory import RunDirectory
 
@@ -83,3 +83,4 @@ def _show_result(result: RunResult, as_json: bool) -> None:
     if any(record.profile_seconds for record in history):
         print_tables(profile_table(history))
     print_line(f"figure: {figure}")
+    print_tracked(track, [run.path])
