@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -89,21 +91,32 @@ def test_points_that_never_reached_the_disk_are_added_on_resume(tmp_path: Path) 
     assert [step for step, _ in read_tensorboard(run, "accuracy/pooled")] == list(range(7))
 
 
+def wandb_records(file: Path) -> Iterator[bytes]:
+    """The records of an offline file: a LevelDB log after seven bytes, in blocks of 32 KB."""
+    data, position, parts = file.read_bytes(), 7, b""
+    while position + 7 <= len(data):
+        if (left := 32768 - position % 32768) < 7:
+            position += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, position)
+        parts += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # a whole record, the last part of one
+            yield parts
+            parts = b""
+
+
 def read_wandb(run: Path, name: str) -> list[tuple[int, float]]:
-    """The values in the offline folders of a run, oldest first, read with W&B's own reader of such files."""
+    """The values in the offline folders of a run, in the order they were written."""
     from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore
 
     found: list[tuple[int, float]] = []
     for file in sorted(run.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime):
-        store = DataStore()
-        store.open_for_scan(str(file))
-        while (data := store.scan_data()) is not None:
-            record = Record()
-            record.ParseFromString(data)
-            values = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+        for data in wandb_records(file):
+            history = Record.FromString(data).history
+            values = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in history.item}
             if name in values:
-                found.append((record.history.step.num, values[name]))
+                found.append((history.step.num, values[name]))
     return found
 
 
