@@ -35,7 +35,7 @@ class _Interrupts:
         self.handled = 0
         self.starting = False  # a process, which must be known before anything is raised
         self.postponed = False
-        self.ends: list[tuple[str, Callable[[], None]]] = []
+        self.ends: list[tuple[Callable[[], str], Callable[[], None]]] = []
         self.before_the_end: list[Callable[[], None]] = []
         self.children: dict[subprocess.Popen[Any], tuple[signal.Signals | None, signal.Signals]] = {}
 
@@ -57,7 +57,7 @@ class _Interrupts:
 
     def acknowledge(self) -> None:
         self.pressed = True
-        _say(f"{self.ends[-1][0] if self.ends else 'stopping'}; {_AGAIN}")
+        _say(f"{self.ends[-1][0]() if self.ends else 'stopping'}; {_AGAIN}")
         for child, (first, _) in list(self.children.items()):
             if first is not None:
                 child.send_signal(first)
@@ -113,8 +113,8 @@ def two_step_interrupts() -> Iterator[None]:
 
 
 @contextmanager
-def orderly_end(promise: str, stop: Callable[[], None]) -> Iterator[None]:
-    """Inside the block the first Ctrl-C prints the promise and calls `stop`, which must return at once."""
+def orderly_end(promise: Callable[[], str], stop: Callable[[], None]) -> Iterator[None]:
+    """Inside the block the first Ctrl-C prints the promise and calls `stop`; both must return at once."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
         yield
         return

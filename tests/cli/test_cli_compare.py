@@ -66,3 +66,29 @@ def test_compare_goes_on_without_a_run_that_fails_and_says_which(
         assert alone.code == 2
         assert "before its first evaluation" in alone.sentence
         assert alone.out == ""
+
+
+def test_compare_ends_in_a_verdict_on_every_method(fedl2g, tmp_path: Path) -> None:
+    arguments = ("compare", *TINY, "--methods", "feddistill,local,fedl2g-f:warmup_rounds=1", "--out", "c")
+    first = fedl2g(*arguments, "--json")
+    found = json.loads(first.out)
+    assert found["against"] == "local"
+    assert [one["method"] for one in found["verdicts"]] == ["feddistill", "fedl2g-f:warmup_rounds=1"]
+    assert json.loads((tmp_path / "c" / "comparison.json").read_text()) == found
+    for one in found["verdicts"]:
+        accuracies = [found["methods"][name]["best_accuracy"]["mean"] for name in (one["method"], "local")]
+        assert one["difference"] == pytest.approx(accuracies[0] - accuracies[1])
+        assert one["low"] <= one["difference"] <= one["high"]
+        assert one["covers"] == "clients and test samples"
+        assert one["gain"] + one["unchanged"] + one["lose"] == len(one["clients"]) == 3
+    shown = fedl2g(*arguments)
+    sentences = [one["sentence"] for one in found["verdicts"]]
+    assert [line for line in shown.out.splitlines() if " against local: " in line] == sentences
+
+    other = fedl2g(*arguments, "--against", "feddistill", "--json")
+    assert [one["method"] for one in json.loads(other.out)["verdicts"]] == ["local", "fedl2g-f:warmup_rounds=1"]
+    without = fedl2g("compare", *TINY, "--methods", "feddistill,fedproto", "--out", "d")
+    assert "No verdict: add local to --methods, or name one of the methods with --against." in without.out
+    refused = fedl2g(*arguments, "--against", "fedgh")
+    assert refused.code == 2
+    assert refused.sentence.startswith("fedl2g: --against: fedgh is not among the methods")

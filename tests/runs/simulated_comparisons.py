@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedl2g.runs.statistics import Count, Counts, difference
+from fedl2g.runs.verdicts import Count, Counts, difference
 
 CLIENT_SPREAD = 0.03  # standard deviation of the clients' true differences
 SHARED = 0.7  # of the samples, both methods find equally hard
@@ -19,6 +19,7 @@ class Setting:
     seed_spread: float = 0.0  # standard deviation of what a seed adds to all its clients' differences
     skewed: bool = False  # sizes of test sets as a Dirichlet(0.1) partition makes them, or equal
     effect: float = 0.02
+    fixed: bool = False  # the same clients in all seeds
 
 
 def simulate(setting: Setting, generator: np.random.Generator) -> tuple[Counts, Counts, float]:
@@ -29,8 +30,11 @@ def simulate(setting: Setting, generator: np.random.Generator) -> tuple[Counts, 
     shape = (setting.seeds, setting.clients)
     shift = setting.seed_spread * generator.standard_normal((setting.seeds, 1))
     other = generator.uniform(0.5, 0.8, shape)
-    own = np.clip(other + setting.effect + shift + CLIENT_SPREAD * generator.standard_normal(shape), 0, 1)
+    clients = CLIENT_SPREAD * generator.standard_normal(shape)
     samples = np.stack([_sizes(setting, generator) for _ in range(setting.seeds)])
+    if setting.fixed:
+        clients, samples = (np.repeat(values[:1], setting.seeds, axis=0) for values in (clients, samples))
+    own = np.clip(other + setting.effect + shift + clients, 0, 1)
     shared = generator.binomial(samples, SHARED)
     upper = generator.binomial(shared, np.maximum(own, other))
     lower = generator.binomial(upper, np.minimum(own, other) / np.maximum(own, other))
@@ -69,7 +73,7 @@ def measure(setting: Setting, comparisons: int) -> Outcome:
     width = 0.0
     for _ in range(comparisons):
         method, reference, truth = simulate(setting, generator)
-        found = difference("method", method, "reference", reference)
+        found = difference("method", method, "reference", reference, crossed=setting.fixed)
         covered += found.low <= truth <= found.high
         helps += found.verdict == "helps"
         width += 100 * (found.high - found.low)

@@ -162,7 +162,7 @@ def run_cells(
         for cell in pending.values():
             yield _run_cell(study, cell, layouts, 1, watch)
         return
-    with orderly_end(STOPPING, lambda: None), ThreadPoolExecutor(jobs) as pool:
+    with orderly_end(lambda: STOPPING, lambda: None), ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(_run_cell, study, cell, layouts, 2, None) for cell in pending.values()]
         try:
             for future in as_completed(futures):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from fedl2g.runs.runner import run
 from fedl2g.setup import load_data, settle_layout
 
 STOPPING = "stopping after the current round of each run, with checkpoints"
+_TICK_SECONDS = 1.0
 GO_ON = "interrupted; every started run has a checkpoint; the same command continues"
 
 
@@ -36,12 +37,15 @@ def run_all(
     watch: Callable[[Path], list[Observer]] | None = None,
     failed: Callable[[Path, FedL2GError], None] | None = None,
     data: Dataset | None = None,
+    tick: Callable[[], None] = lambda: None,
+    promise: Callable[[], str] = lambda: STOPPING,
 ) -> Iterator[tuple[Path, RunResult]]:
     """Run experiments in their directories; finished runs are not repeated.
 
     With one job they run in this process, each with the observers that `watch` makes for it; with more, each in a
     subprocess. `failed` is called for a run that fails, and the batch continues; without it the error is raised.
-    `data` is their common dataset if it is already loaded; subprocesses load it themselves.
+    `data` is their common dataset if it is already loaded; subprocesses load it themselves. While subprocesses run,
+    `tick` is called every second; `promise` is printed when Ctrl-C asks them to stop.
     """
 
     def attempt(path: Path, get: Callable[[], RunResult]) -> Iterator[tuple[Path, RunResult]]:
@@ -61,11 +65,14 @@ def run_all(
         for path, experiment in experiments.items():
             yield from attempt(path, partial(run, experiment, path, watch(path) if watch else (), data=data))
         return
-    with orderly_end(STOPPING, lambda: None), ThreadPoolExecutor(jobs) as pool:
+    with orderly_end(promise, lambda: None), ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(_run_in_subprocess, path, experiment): path for path, experiment in experiments.items()}
         try:
-            for future in as_completed(waiting):
-                yield from attempt(waiting[future], future.result)
+            while waiting:
+                done, _ = wait(waiting, _TICK_SECONDS, FIRST_COMPLETED)
+                for future in done:
+                    yield from attempt(waiting.pop(future), future.result)
+                tick()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -96,7 +103,8 @@ def settle_layouts(experiments: Mapping[Path, Experiment], data: Dataset | None 
 
 
 def _run_in_subprocess(path: Path, experiment: Experiment) -> RunResult:
-    if RunDirectory(path).result() is not None:
+    directory = RunDirectory(path)
+    if directory.result() is not None and directory.about()["rounds"] == experiment.rounds:
         return run(experiment, path)  # already finished: no subprocess needed
     if interrupted():
         raise Interrupted(GO_ON)

@@ -5,27 +5,37 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from fedl2g.data import Dataset
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment, overlay, parse_override
 from fedl2g.files import write_text
 from fedl2g.methods.registry import get_method
-from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.result import RunResult, aggregate
+from fedl2g.runs.verdicts import Difference, against, reference_among, same_clients
 
 
 class Comparison:
     """The runs of a comparison and their results."""
 
-    def __init__(self, directory: Path, experiments: dict[Path, Experiment], labels: dict[Path, str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        experiments: dict[Path, Experiment],
+        labels: dict[Path, str],
+        reference: str | None = None,
+    ) -> None:
         self.directory = directory
         self.experiments = experiments
         self.labels = labels
+        self.reference = reference  # the method that the others are compared with
         self.results: dict[str, list[RunResult]] = {label: [] for label in dict.fromkeys(labels.values())}
+        self.scores: dict[str, list[dict[str, Any]]] = {}  # of each method's runs, if they were asked for
         self.failures: dict[Path, FedL2GError] = {}  # failed runs and their errors
 
     @classmethod
@@ -36,11 +46,14 @@ class Comparison:
         methods: Sequence[str],
         seeds: int,
         out: Path | None = None,
+        against: str | None = None,
     ) -> Comparison:
         """Plan the runs. A method is a name, or a name with options: "fedl2g-f:server_lr=0:warmup_rounds=10".
 
-        A setting method.NAME applies to every method of the comparison that has this option.
+        A setting method.NAME applies to every method of the comparison that has this option. The methods are compared
+        with `against`, one of them; without it with local, if that is among them.
         """
+        reference = reference_among([text.strip() for text in methods], None if against is None else against.strip())
         common = {key: value for key, value in overrides.items() if not key.startswith("method")}
         shared = {key: value for key, value in overrides.items() if key.startswith("method.")}
         used: set[str] = set()
@@ -73,11 +86,21 @@ class Comparison:
             directory,
             {directory / folder: experiment for folder, experiment in planned.items()},
             {directory / folder: label for folder, label in labels.items()},
+            reference,
         )
 
     def add(self, path: Path, result: RunResult) -> None:
         """Add the result of one run."""
         self.results[self.labels[path]].append(result)
+
+    def score(self, metrics: Sequence[str], data: Dataset) -> None:
+        """Compute further scores of every run's best models, which its scores.json keeps in full."""
+        from fedl2g.runs.scores import score_run
+
+        for label, found in self.results.items():
+            runs = [RunDirectory(Path(result.run), trusted=True) for result in found]  # the user named their code
+            if runs:
+                self.scores[label] = [score_run(run, metrics, data=data) for run in runs]
 
     def check(self) -> None:
         """Raise an error that names the failed runs, if any."""
@@ -88,14 +111,51 @@ class Comparison:
         details = "; ".join(f"{path.name}: {error}" for path, error in self.failures.items())
         raise FedL2GError(f"{len(self.failures)} of {len(self.experiments)} runs failed: {details}")
 
+    @cached_property
+    def differences(self) -> list[Difference]:
+        """Every method against the reference, in the given order; empty without a reference.
+
+        Read it when all runs are over: it is computed once.
+        """
+        if self.reference is None or not self.results.get(self.reference):
+            return []
+        runs: dict[str, dict[int, RunDirectory]] = {}
+        for path, label in self.labels.items():
+            if path not in self.failures:
+                runs.setdefault(label, {})[self.experiments[path].seed] = RunDirectory(path)
+        seeds = runs[self.reference].values()
+        return against(
+            self.reference,
+            {label: {seed: run.history() for seed, run in found.items()} for label, found in runs.items()},
+            crossed=len(seeds) > 1 and same_clients(run.partition() for run in seeds),
+        )
+
+    def verdict_lines(self) -> list[str]:
+        """One sentence for every method but the reference, in the given order; or what is missing for verdicts."""
+        found = {one.method: one.sentence for one in self.differences}
+        over = [label for label, results in self.results.items() if results]
+        if found:
+            missing = f"against {self.reference}: not compared, they share no seed and client."
+            return [found.get(label, f"{label} {missing}") for label in over if label != self.reference]
+        if len(over) < 2:
+            return []
+        if self.reference is None:
+            return ["No verdict: add local to --methods, or name one of the methods with --against."]
+        return [f"No verdict: no run of {self.reference} ended with a result that another method can be compared with."]
+
     def to_dict(self) -> dict[str, Any]:
-        """The comparison as JSON values: per method the mean, the standard deviation and every run."""
+        """The comparison as JSON values: per method the mean, the standard deviation and every run; the verdicts."""
         return {
             "directory": str(self.directory),
+            "against": self.reference,
+            "verdicts": [one.to_dict() for one in self.differences],
             "selection": sorted({result.selection for found in self.results.values() for result in found}),
             "methods": {
                 label: {
                     **{name: {"mean": mean, "std": std} for name, (mean, std) in aggregate(found).items()},
+                    **(
+                        {"scores": [scores["overall"] for scores in self.scores[label]]} if label in self.scores else {}
+                    ),
                     "runs": [result.to_dict() for result in sorted(found, key=lambda result: result.seed)],
                 }
                 for label, found in self.results.items()
@@ -110,12 +170,12 @@ class Comparison:
         write_text(path, json.dumps(self.to_dict(), indent=2))
         return path
 
-    def histories(self) -> dict[str, list[list[RoundRecord]]]:
-        """The histories of all runs that did not fail, by method, for the curves."""
-        found: dict[str, list[list[RoundRecord]]] = {}
+    def finished(self) -> dict[str, list[Path]]:
+        """The directories of all runs that did not fail, by method."""
+        found: dict[str, list[Path]] = {}
         for path, label in self.labels.items():
             if path not in self.failures:
-                found.setdefault(label, []).append(RunDirectory(path).history())
+                found.setdefault(label, []).append(path)
         return found
 
 
