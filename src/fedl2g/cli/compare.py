@@ -26,7 +26,7 @@ from fedl2g.cli.options import (
     track_option,
     without,
 )
-from fedl2g.cli.output import print_json, print_line, print_tables, screen_width
+from fedl2g.cli.output import print_json, print_line, print_tables, print_tracked, screen_width
 
 if TYPE_CHECKING:
     from fedl2g.runs.comparison import Comparison
@@ -86,6 +86,8 @@ def compare_methods(
         if metrics:
             comparison.score(metrics, data)
         _show(comparison, as_json)
+        if not as_json:
+            print_tracked(track, list(comparison.experiments))
     comparison.check()
 
 

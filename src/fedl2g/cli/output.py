@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +30,15 @@ def print_tables(*tables: RenderableType) -> None:
     console = _console()
     for table in tables:
         console.print(table)
+
+
+def print_tracked(names: str, runs: Sequence[Path]) -> None:
+    """Print where the trackers wrote these runs and how to open that."""
+    if names and runs:
+        from fedl2g.runs.tracking import where_tracked
+
+        for line in where_tracked(names, runs):
+            print_line(line)
 
 
 def screen_width() -> int:

@@ -19,7 +19,7 @@ from fedl2g.cli.options import (
     track_option,
     trust_option,
 )
-from fedl2g.cli.output import Display, print_json, print_line, print_tables
+from fedl2g.cli.output import Display, print_json, print_line, print_tables, print_tracked
 from fedl2g.errors import SettingError
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def run_experiment(
         progress = display.follow()
         result = run(experiment, path, [progress, *trackers(track, path)], progress=progress.loading)
     _show_result(result, metrics, as_json)
+    if not as_json:
+        print_tracked(track, [path])
 
 
 @click.command("resume", cls=ExperimentCommand, fields=("rounds", "execution.engine", "execution.workers"), whole=False)
@@ -81,6 +83,8 @@ def resume_run(
             directory, observers, rounds=rounds, execution=execution, trust=trust, progress=progress.loading
         )
     _show_result(result, metrics, as_json, trust=trust)
+    if not as_json:
+        print_tracked(track, [directory])
 
 
 def _show_result(result: RunResult, metrics: tuple[str, ...], as_json: bool, *, trust: bool = True) -> None:
