@@ -146,7 +146,7 @@ def test_the_page_holds_what_was_measured(page: Path, folder: Path) -> None:
     assert data["settings"]["common"]["dataset"] == "digits"
     assert set(data["settings"]["differing"]) >= {"method.server_lr", "method.name"}
     assert sum(count for _, _, count in data["partitions"][0]["counts"]) == 240
-    assert {p[2] for p in data["embeddings"][0]["points"]} == {"guide", "mean", "feature"}
+    assert {p[2] for p in data["embeddings"][0]["points"]} == {"guide", "prototype", "feature"}
     assert data["environments"][0]["values"]["torch"]
     assert "fedl2g-f, server_lr=10.0" in page.read_text(encoding="utf-8")
     assert "th" in [tag for tag, _ in reader.tags]
