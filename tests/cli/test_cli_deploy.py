@@ -454,7 +454,7 @@ def test_the_model_of_a_site_is_exported_and_predicts_the_same(fedl2g: Any, hosp
     about = same_predictions(Path("model"), host.half(0).model, images)
     assert (about["site"], about["round"], about["run"]) == ("north", 60, "run1")
     assert about["classes"] == ["zero", "one"]
-    other = fedl2g("export", str(north / "site.toml"), "--trust", "--out", "model", "--run", "run2")
+    other = fedl2g("export", str(north / "site.toml"), "--trust", "--out", "other", "--run", "run2")
     assert (other.code, "its runs: run1" in other.sentence) == (2, True)
 
 

@@ -36,7 +36,7 @@ def test_run_prints_one_json_object_and_leaves_a_run_directory(fedl2g, tmp_path:
 
     listed = json.loads(fedl2g("list", ".", "--json").out)
     assert {row["run"] for row in listed} == {"a", "b"}
-    assert [line.split()[-1] for line in fedl2g("list", ".").out.splitlines()] == ["run", "a", "b"]
+    assert [line.split()[-1] for line in fedl2g("list", ".").out.splitlines()[:-1]] == ["run", "a", "b"]
 
     shown = json.loads(fedl2g("show", "a", "--json").out)
     assert shown["result"]["best_accuracy"] == result["best_accuracy"]

@@ -6,6 +6,7 @@ import pytest
 
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment, overlay
+from fedl2g.experiment.protocol import Choices
 from fedl2g.paper.catalog import narrow, paper_experiment, paper_experiments, plan, read_experiment, scale
 
 TABLES = [
@@ -67,8 +68,12 @@ def test_full_is_the_paper_to_the_letter() -> None:
         "method.server_lr": 100.0,
         "method.warmup_rounds": 50,
         "method.quiz_size": 10,
+        "protocol": "paper",
     }
-    experiment = Experiment(**overlay({}, main))
+    experiment = Experiment(**overlay({}, {**main, "seed": 2}))
+    assert experiment.choices == Choices(reshuffle=False, equal_start=True, partition_seed=1, quiz="first")
+    every = [cell for known in paper_experiments().values() for cell in plan(known, scale("full"), 1)]
+    assert {cell.settings["protocol"] for cell in every} == {"paper"}
     assert experiment.method.model_dump(include={"server_lr", "warmup_rounds"}) == {
         "server_lr": 100,
         "warmup_rounds": 50,
@@ -76,6 +81,12 @@ def test_full_is_the_paper_to_the_letter() -> None:
     assert (experiment.batch_size, experiment.client_lr, experiment.local_epochs) == (10, 0.01, 1)
     assert cells["fml", "pathological/tiny-imagenet"]["partition"] == "pathological:20"
     assert cells["fml", "dirichlet/flowers102"]["partition"] == "dirichlet:0.01"
+
+
+def test_the_noise_table_says_which_reading_is_that_of_the_work_it_follows() -> None:
+    first, *_ = paper_experiment("noise").notes
+    assert "FedPCL" in first
+    assert "`s absolute` are the like-for-like ones" in first
 
 
 def test_columns_change_what_they_are_about() -> None:
@@ -110,7 +121,7 @@ def test_equal_cells_of_different_tables_are_one_run() -> None:
     assert folders("aggregation") & folders("data") == {
         c.folder for c in plan(paper_experiment("data"), scale("full"), 1, ["fedl2g-l,fedl2g-f", "dirichlet/cifar10*"])
     }
-    for name in ("cost", "warmup", "quiz_size", "server_lr", "noise", "beta", "loss_curves"):
+    for name in ("cost", "warmup", "quiz_size", "server_lr", "noise", "beta"):
         assert folders(name) & folders("data"), name
 
 

@@ -98,7 +98,7 @@ def test_an_unknown_tracker_is_a_clear_error(tmp_path: Path) -> None:
         trackers("tensorbord", tmp_path)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_papers_cells_are_tracked(jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDL2G_TRACK", "")  # the command sets it for other processes: put it back afterwards
     arguments = ["paper", "run", "quiz_size", "--scale", "smoke", "--only", "fedl2g-l,10", "--out", str(tmp_path)]

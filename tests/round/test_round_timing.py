@@ -9,7 +9,7 @@ import pytest
 
 from fedl2g.learning.profiling import OTHER, PARTS
 from fedl2g.methods.base import Report
-from fedl2g.round.record import RoundRecord
+from fedl2g.round.record import RoundRecord, seconds_per_client
 from fedl2g.round.timing import Timing
 
 
@@ -56,6 +56,7 @@ def test_seconds_add_up(clock: Clock) -> None:
     _round(timing, clock)
     record = _written(timing)
     assert (record.server_seconds, record.client_seconds, record.evaluation_seconds) == (0.75, 3.5, 1.0)
+    assert record.replied == 2
     assert record.profile_seconds == {}
 
 
@@ -90,3 +91,14 @@ def test_the_evaluation_before_the_first_round_has_no_parts(clock: Clock) -> Non
 
 def test_there_is_nothing_to_remember() -> None:
     assert Timing(True, 1).state_dict() == ({}, {})
+
+
+def test_client_seconds_are_the_mean_of_a_client_in_a_round() -> None:
+    rounds = [
+        RoundRecord(0),
+        RoundRecord(1, [0, 1, 2], client_seconds=6.0, replied=3),
+        RoundRecord(2, [0, 1, 2], client_seconds=2.0, replied=1),  # two did not reply
+        RoundRecord(3, [0, 1], client_seconds=4.0),  # by a version that did not count replies
+    ]
+    assert seconds_per_client(rounds) == 12.0 / 6
+    assert seconds_per_client(rounds[:1]) is None

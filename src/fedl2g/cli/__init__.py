@@ -23,6 +23,7 @@ from fedl2g.cli.report import draw_figure, write_page
 from fedl2g.cli.run import resume_run, run_experiment
 from fedl2g.cli.runs import list_runs, show_run
 from fedl2g.errors import FedL2GError
+from fedl2g.interrupts import EXIT_CODE, two_step_interrupts
 
 
 @click.group(cls=OrderedGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -45,10 +46,14 @@ app.add_task("Your shell", print_completion)
 def main() -> NoReturn:
     """Run the command; a FedL2GError becomes one sentence on stderr and its exit code."""
     logging.basicConfig(format="fedl2g: %(message)s", level=logging.WARNING, stream=sys.stderr)
-    warnings.filterwarnings(
-        "ignore", category=FutureWarning, module="torch"
-    )  # from torch's internal use of torch.jit in the JVP
+    # From torch's internal use of torch.jit in the JVP, and from Ray at its start.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch|ray")
     sys.path.append(os.getcwd())  # so that "my_models:network" is found in the working directory
+    with two_step_interrupts():
+        _run_command()
+
+
+def _run_command() -> NoReturn:
     try:
         code = app(prog_name=PROGRAM, complete_var=VARIABLE, standalone_mode=False)
     except FedL2GError as error:
@@ -57,7 +62,7 @@ def main() -> NoReturn:
         _fail(_one_sentence(error), error.exit_code)
     except click.Abort as error:
         if isinstance(error.__cause__, KeyboardInterrupt):
-            _fail("interrupted; continue a run from its last checkpoint with `fedl2g resume RUN`", 130)
+            _fail("interrupted; continue a run from its last checkpoint with `fedl2g resume RUN`", EXIT_CODE)
         _fail("nothing was started", 1)  # the user declined a prompt
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fedl2g.cli.completion import PROGRAM
 from fedl2g.cli.options import (
     ExperimentCommand,
     Settings,
     jobs_option,
     json_option,
     methods_complete,
+    metrics_option,
     out_option,
     plugin_option,
     quiet_option,
     track_option,
     without,
 )
-from fedl2g.cli.output import Display, print_json, print_line, print_tables
+from fedl2g.cli.output import print_json, print_line, print_tables, screen_width
 
 if TYPE_CHECKING:
-    from fedl2g.errors import FedL2GError
-    from fedl2g.federation import Observer
     from fedl2g.runs.comparison import Comparison
 
 
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
 @jobs_option
 @out_option
 @plugin_option
+@metrics_option
 @track_option
 @json_option
 @quiet_option
@@ -59,42 +64,43 @@ def compare_methods(
     against: str | None,
     jobs: int,
     out: Path | None,
+    metrics: tuple[str, ...],
     track: str,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Run several methods and seeds on the same partitions and initial models; resumable as a whole."""
+    from fedl2g.runs.comparing import run_comparison
     from fedl2g.runs.comparison import Comparison
+    from fedl2g.runs.console import progress_console
+    from fedl2g.runs.tracking import trackers
 
     comparison = Comparison.plan(settings.file, settings.overrides, methods.split(","), seeds, out, against)
-    with Display(quiet) as display:
-        _run(comparison, display, jobs, track)
+    if track:
+        os.environ["FEDL2G_TRACK"] = track  # for runs in subprocesses
+    with _continued_by_this_command():
+        data = run_comparison(
+            comparison, progress_console(quiet), jobs=jobs, observers=lambda path: trackers(track, path)
+        )
     if any(comparison.results.values()):
+        if metrics:
+            comparison.score(metrics, data)
         _show(comparison, as_json)
     comparison.check()
 
 
-def _run(comparison: Comparison, display: Display, jobs: int, track: str) -> None:
-    from fedl2g.runs.batch import run_all
-    from fedl2g.runs.tracking import trackers
-    from fedl2g.setup import load_data
+@contextmanager
+def _continued_by_this_command() -> Iterator[None]:
+    """After Ctrl-C, say how to go on with all runs, and not with the one that was interrupted."""
+    from fedl2g.runs.execute import Interrupted
 
-    # Once for all runs, so that a missing dataset is reported before any run starts.
-    with display.working("loading data") as tick:
-        data = load_data(next(iter(comparison.experiments.values())), tick)
-    if track:
-        os.environ["FEDL2G_TRACK"] = track  # for runs in subprocesses
-
-    def watch(path: Path) -> list[Observer]:
-        return [display.follow(path.name), *trackers(track, path)]
-
-    def failed(path: Path, error: FedL2GError) -> None:
-        comparison.failures[path] = error
-        display.print(f"{path.name}: failed")
-
-    for path, result in run_all(comparison.experiments, jobs=jobs, watch=watch, failed=failed, data=data):
-        comparison.add(path, result)
-        display.print(f"{path.name}: best accuracy {result.best_accuracy:.2%}, round {result.best_round}")
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as error:
+        command = shlex.join([PROGRAM, *sys.argv[1:]])
+        raise Interrupted(
+            f"interrupted; finished runs and checkpoints are kept; continue the comparison with `{command}`"
+        ) from error
 
 
 def _show(comparison: Comparison, as_json: bool) -> None:
@@ -107,9 +113,13 @@ def _show(comparison: Comparison, as_json: bool) -> None:
     if as_json:
         print_json(comparison.to_dict())
         return
-    from fedl2g.report.tables import comparison_table
+    from fedl2g.report.comparison import comparison_table
 
-    print_tables(comparison_table(comparison.results))
+    print_tables(comparison_table(comparison.results, comparison.differences, screen_width()))
     for verdict in comparison.verdict_lines():
         print_line(verdict)
+    if comparison.scores:
+        from fedl2g.report.score_tables import compared_scores_table
+
+        print_tables(compared_scores_table(comparison.scores))
     print_line(f"Runs, comparison.json and {figure.name} are in {comparison.directory}")

@@ -17,7 +17,9 @@ def data_group() -> None:
     """Inspect datasets and partitions."""
 
 
-@data_group.command("show", cls=ExperimentCommand, fields=("dataset", "samples", "partition", "clients", "seed"))
+@data_group.command(
+    "show", cls=ExperimentCommand, fields=("dataset", "samples", "partition", "clients", "seed", "protocol")
+)
 @click.option("-o", "--out", "--output", "output", type=PATH, help="Also draw the chart: PNG, PDF or SVG file.")
 @plugin_option
 @json_option

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from fedl2g.runs.progress import RoundProgress
 
@@ -26,11 +26,20 @@ def print_json(value: object) -> None:
 
 def print_tables(*tables: RenderableType) -> None:
     """Print tables fitted to the terminal, or 140 columns wide to a pipe or file."""
-    from rich.console import Console
-
-    console = Console() if sys.stdout.isatty() else Console(width=140)
+    console = _console()
     for table in tables:
         console.print(table)
+
+
+def screen_width() -> int:
+    """How many characters fit on a line of what `print_tables` prints."""
+    return _console().width
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=140)
 
 
 class Display:
@@ -53,8 +62,9 @@ class Display:
         """An observer that shows the progress of one run, including the loading of its data."""
         from fedl2g.runs.progress import RoundProgress
 
-        self._followed.append(RoundProgress(self.console, title))
-        return self._followed[-1]
+        progress = RoundProgress(self.console, title)
+        self._followed.append(progress)
+        return progress
 
     @contextmanager
     def working(self, what: str) -> Iterator[Callable[[str, int, int | None], None]]:

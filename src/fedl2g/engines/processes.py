@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 from fedl2g.engines import wire
+from fedl2g.interrupts import process_ended, start_process
 from fedl2g.payload import Payload
 
 
@@ -21,8 +23,10 @@ class WorkerProcess:
         self.folder, self.import_path = os.getcwd(), _import_path()
         self.busy = False
         ours, theirs = socket.socketpair()
-        self._process = subprocess.Popen(
+        self._process = start_process(
             [sys.executable, "-m", "fedl2g.engines.worker", str(theirs.fileno())],
+            first=None,  # it finishes the round
+            second=signal.SIGKILL,
             pass_fds=[theirs.fileno()],
             env={**os.environ, "PYTHONPATH": self.import_path},
             stdin=subprocess.DEVNULL,
@@ -69,6 +73,7 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        process_ended(self._process)
 
 
 class WorkerPool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import traceback
 import warnings
@@ -27,7 +26,6 @@ from fedl2g.setup import Setup
 def main() -> None:
     """Serve the connection whose file descriptor is the first argument until the other side is gone."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")  # torch's own use of torch.jit in the JVP
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     torch.set_num_threads(1)
     connection = Connection(int(sys.argv[1]))
     served: _WorkerHost | None = None

@@ -44,9 +44,15 @@ class WorkersEngine:
         self._start()
 
     def _start(self) -> None:
-        self._workers = [_Worker(number, own, take_process()) for number, own in enumerate(self.placement)]
+        self._workers = []
         try:
+            for number, own in enumerate(self.placement):
+                self._workers.append(_Worker(number, own, take_process()))
             self._introduce(self._workers)
+        except KeyboardInterrupt:  # they may be importing torch, and nobody should wait for that
+            for worker in self._workers:
+                worker.process.kill()
+            raise
         except BaseException:
             self.close()
             raise

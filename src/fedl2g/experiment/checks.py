@@ -43,7 +43,13 @@ _FORMS: dict[str, Callable[[str], object]] = {
 
 def check_method(experiment: Experiment) -> None:
     """Raise SettingError for settings that the method's traits rule out."""
-    name, traits = experiment.method.name, get_method(experiment.method.name).traits
+    name, method = experiment.method.name, get_method(experiment.method.name)
+    traits, warmup = method.traits, method.warmup_rounds(experiment.method)
+    if warmup >= experiment.rounds:
+        raise SettingError(
+            f"rounds: {experiment.rounds} rounds end within the {warmup} warm-up rounds of {name}, in which no network "
+            f"trains; expected more than {warmup}; raise rounds, or lower method.warmup_rounds"
+        )
     if traits.shares_head and not has_equal_heads(experiment.architectures):
         raise SettingError(
             f"models: {experiment.models!r} mixes different heads, but {name} shares one head among all clients; "

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.files import reason_of, write_text
+from fedl2g.interrupts import orderly_end
 from fedl2g.paper.catalog import Cell, PaperExperiment, Scale, plan, scale
 from fedl2g.references import references_in, require_trust
 from fedl2g.runs.directory import RunDirectory
@@ -151,6 +152,8 @@ def run_cells(
 
     With one job the cells run in this process, with the observers of `watch`; with more, each in a subprocess.
     """
+    from fedl2g.runs.batch import STOPPING
+
     study.save()
     distinct = {cell.folder: cell for cell in cells}
     layouts = _layouts(study, distinct.values())
@@ -159,7 +162,7 @@ def run_cells(
         for cell in pending.values():
             yield _run_cell(study, cell, layouts, 1, watch)
         return
-    with ThreadPoolExecutor(jobs) as pool:
+    with orderly_end(lambda: STOPPING, lambda: None), ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(_run_cell, study, cell, layouts, 2, None) for cell in pending.values()]
         try:
             for future in as_completed(futures):
@@ -185,7 +188,7 @@ def _layouts(study: Study, cells: Iterable[Cell]) -> dict[Path, str]:
 def _run_cell(
     study: Study, cell: Cell, layouts: Mapping[Path, str], jobs: int, watch: Callable[[Cell], list[Observer]] | None
 ) -> Outcome:
-    from fedl2g.runs.batch import run_all
+    from fedl2g.runs.batch import GO_ON, run_all
     from fedl2g.runs.execute import Interrupted
 
     path = study.path(cell)
@@ -194,8 +197,8 @@ def _run_cell(
         experiment = study.experiment(cell).settled(layouts.get(path, "auto"))
         observers = (lambda _: watch(cell)) if watch is not None else None
         ((_, result),) = run_all({path: experiment}, jobs=jobs, watch=observers)
-    except Interrupted:
-        raise
+    except Interrupted as error:
+        raise Interrupted(GO_ON) from error
     except FedL2GError as error:
         _log.warning("%s in %s (seed %d) failed: %s", cell.method, cell.column, cell.seed, error)
         study.note_failure(cell, str(error))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedl2g.report.collect import Group, Run
-from fedl2g.round.record import MB, RoundRecord, selected_record
+from fedl2g.round.record import MB, RoundRecord, seconds_per_client, selected_record
 
 
 def band(series: Sequence[Mapping[int, float]]) -> dict[str, list[Any]]:
@@ -79,8 +79,8 @@ def cost(run: Run) -> dict[str, float | None]:
     return {
         "up_mb": mean([r.up_bytes / MB for r in rounds]),
         "down_mb": mean([r.down_bytes / MB for r in rounds]),
-        "client_s": mean([r.client_seconds for r in training]),
-        "warmup_client_s": mean([r.client_seconds for r in warm]),
+        "client_s": number(seconds_per_client(training)),
+        "warmup_client_s": number(seconds_per_client(warm)),
         "server_s": mean([r.server_seconds for r in rounds]),
         "warmup_share": number(sum(r.client_seconds for r in warm) / client_total) if warm and client_total else None,
     }

@@ -1,48 +1,18 @@
-"""Terminal tables about runs: result, profile, machine, comparison of methods, leakage."""
+"""Terminal tables about single runs: result, profile, machine, leakage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from fedl2g.report.comparison import percent
 from fedl2g.round.record import RoundRecord, chosen_on
-from fedl2g.runs.result import RunResult, aggregate, other_predictors
+from fedl2g.runs.result import RunResult
 
 if TYPE_CHECKING:
     from fedl2g.leakage.probe import Leak
-
-
-def comparison_table(results: Mapping[str, Sequence[RunResult]]) -> Table:
-    """A row per method: mean and standard deviation over the seeds; the best accuracy is bold."""
-    rows = {label: aggregate(found) for label, found in results.items() if found}
-    top = max((row["best_accuracy"][0] for row in rows.values()), default=0.0)
-    table = Table(title="Test accuracy in % (pooled over clients), mean ± std over seeds")
-    table.add_column("method", no_wrap=True)
-    for column in ("best", "last", "mean client", "at round", "up MB", "down MB", "client s", "server s", "seeds"):
-        table.add_column(column, justify="right")
-    for label, row in rows.items():
-        best = _percent(*row["best_accuracy"])
-        table.add_row(
-            label,
-            f"[bold]{best}[/bold]" if row["best_accuracy"][0] == top else best,
-            _percent(*row["last_accuracy"]),
-            _percent(*row["mean_client_accuracy"]),
-            f"{row['best_round'][0]:.0f}",
-            f"{row['up_mb_per_round'][0]:.3f}",
-            f"{row['down_mb_per_round'][0]:.3f}",
-            f"{row['client_seconds_per_round'][0]:.2f}",
-            f"{row['server_seconds_per_round'][0]:.3f}",
-            str(len(results[label])) + _unusual(results[label]),
-        )
-        for name in other_predictors(results[label]):
-            table.add_row(f"  its {name}", _percent(*row[f"{name}_accuracy"]))
-    table.caption = (
-        f"{_selections(results.values())}; MB and seconds are per round, summed over participants; 'at round' is where "
-        "the best was reached"
-    )
-    return table
 
 
 def result_table(result: RunResult) -> Table:
@@ -56,10 +26,11 @@ def result_table(result: RunResult) -> Table:
         "best accuracy": f"{result.best_accuracy:.2%} (round {result.best_round}; {chosen_on(result.selection)})",
         **_further_scores(result),
         "last accuracy": f"{result.last_accuracy:.2%}",
-        "client accuracy": f"{result.mean_client_accuracy:.2%} ± {result.std_client_accuracy:.2%} (best round)",
+        "client accuracy": f"{percent(result.mean_client_accuracy, result.std_client_accuracy)} % (best round, over "
+        "clients)",
         **{f"{name} accuracy": f"{value:.2%} (best round)" for name, value in result.other_accuracies.items()},
         "per round": f"{result.up_mb_per_round:.3f} MB up, {result.down_mb_per_round:.3f} MB down",
-        "time per round": f"clients {result.client_seconds_per_round:.2f} s in total, server "
+        "time per round": f"a client {result.client_seconds_per_round:.3f} s (mean, without warm-up), server "
         f"{result.server_seconds_per_round:.3f} s",
         **_guarantee(result),
         **({"refused": f"{result.refused} replies"} if result.refused else {}),
@@ -122,21 +93,7 @@ def _further_scores(result: RunResult) -> dict[str, str]:
     return {name: f"{value:.2%} (best round)" for name, value in scores.items() if value is not None}
 
 
-def _selections(results: Iterable[Sequence[RunResult]]) -> str:
-    """How the best rounds of these results were chosen."""
-    return ", ".join(sorted({chosen_on(result.selection) for found in results for result in found}))
-
-
 def _guarantee(result: RunResult) -> dict[str, str]:
     if result.epsilon is None:
         return {}
     return {"privacy": f"({result.epsilon:.3g}, {result.delta:g})-differential privacy of uploads, by client"}
-
-
-def _percent(mean: float, std: float) -> str:
-    return f"{100 * mean:.2f} ± {100 * std:.2f}"
-
-
-def _unusual(results: Sequence[RunResult]) -> str:
-    diverged = [result for result in results if result.status == "diverged"]
-    return f" ({len(diverged)} diverged, round {diverged[0].rounds + 1})" if diverged else ""

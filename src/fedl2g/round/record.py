@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,6 +35,14 @@ class Accuracy:
     macro_f1_clients: dict[int, float] = field(default_factory=dict)
 
     @property
+    def counts(self) -> dict[int, tuple[int, int]]:
+        """Each client's correct predictions and test samples: exact, since a quotient of two counts gives them back.
+
+        `selected_record(run.history()).accuracy.counts` are the counts of a run directory in its best round.
+        """
+        return {client: (round(self.clients[client] * n), n) for client, n in self.samples.items()}
+
+    @property
     def deciding(self) -> float:
         """The number by which the best round is chosen: validation accuracy if there is one, else test accuracy."""
         return self.pooled if self.validation is None else self.validation
@@ -55,7 +63,8 @@ class RoundRecord:
     client_metrics: dict[str, dict[int, float]] = field(default_factory=dict)
     up_bytes: int = 0
     down_bytes: int = 0
-    client_seconds: float = 0.0  # summed over participants
+    client_seconds: float = 0.0  # training, summed over the clients that replied
+    replied: int = 0  # the clients whose seconds these are
     server_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     profile_seconds: dict[str, float] = field(default_factory=dict)  # seconds by phase, with `execution.profile`
@@ -78,6 +87,17 @@ class RoundRecord:
         if not 0 <= record.round < 2**53:
             raise ValueError(f"round: {record.round} is out of range")
         return record
+
+
+def seconds_per_client(records: Iterable[RoundRecord]) -> float | None:
+    """The seconds that a client trains in one of these rounds, mean over clients and rounds; None if no client did.
+
+    The only definition of client seconds in tables, figures and results; give it the rounds after the warm-up.
+    """
+    trained = [record for record in records if record.participants]
+    # Older runs did not record the number of replies.
+    clients = sum(record.replied or len(record.participants) for record in trained)
+    return sum(record.client_seconds for record in trained) / clients if clients else None
 
 
 def selected_record(history: Sequence[RoundRecord]) -> RoundRecord | None:

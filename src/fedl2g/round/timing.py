@@ -52,6 +52,7 @@ class Timing(Policy):
     def write(self, record: RoundRecord, asked: Sequence[int]) -> None:
         record.server_seconds = self._seconds["server"]
         record.client_seconds = sum(seconds for seconds, _ in self._clients)
+        record.replied = sum(seconds > 0 for seconds, _ in self._clients)
         record.evaluation_seconds = self._seconds["evaluation"]
         if self.profile and record.round:
             record.profile_seconds = split_round(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 
@@ -16,12 +17,17 @@ from fedl2g.data import Dataset
 from fedl2g.errors import FedL2GError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Observer
+from fedl2g.interrupts import interrupted, orderly_end, process_ended, start_process
 from fedl2g.references import loaded_plugins
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.execute import Interrupted
 from fedl2g.runs.result import RunResult
 from fedl2g.runs.runner import run
 from fedl2g.setup import load_data, settle_layout
+
+STOPPING = "stopping after the current round of each run, with checkpoints"
+_TICK_SECONDS = 1.0
+GO_ON = "interrupted; every started run has a checkpoint; the same command continues"
 
 
 def run_all(
@@ -31,18 +37,23 @@ def run_all(
     watch: Callable[[Path], list[Observer]] | None = None,
     failed: Callable[[Path, FedL2GError], None] | None = None,
     data: Dataset | None = None,
+    tick: Callable[[], None] = lambda: None,
+    promise: Callable[[], str] = lambda: STOPPING,
 ) -> Iterator[tuple[Path, RunResult]]:
     """Run experiments in their directories; finished runs are not repeated.
 
     With one job they run in this process, each with the observers that `watch` makes for it; with more, each in a
     subprocess. `failed` is called for a run that fails, and the batch continues; without it the error is raised.
-    `data` is their common dataset if it is already loaded; subprocesses load it themselves.
+    `data` is their common dataset if it is already loaded; subprocesses load it themselves. While subprocesses run,
+    `tick` is called every second; `promise` is printed when Ctrl-C asks them to stop.
     """
 
     def attempt(path: Path, get: Callable[[], RunResult]) -> Iterator[tuple[Path, RunResult]]:
         try:
             result = get()
         except FedL2GError as error:
+            if isinstance(error, Interrupted) and len(experiments) > 1:
+                raise Interrupted(GO_ON) from error  # not with `resume`, which continues one run
             if failed is None or isinstance(error, Interrupted):
                 raise
             failed(path, error)
@@ -54,11 +65,14 @@ def run_all(
         for path, experiment in experiments.items():
             yield from attempt(path, partial(run, experiment, path, watch(path) if watch else (), data=data))
         return
-    with ThreadPoolExecutor(jobs) as pool:
+    with orderly_end(promise, lambda: None), ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(_run_in_subprocess, path, experiment): path for path, experiment in experiments.items()}
         try:
-            for future in as_completed(waiting):
-                yield from attempt(waiting[future], future.result)
+            while waiting:
+                done, _ = wait(waiting, _TICK_SECONDS, FIRST_COMPLETED)
+                for future in done:
+                    yield from attempt(waiting.pop(future), future.result)
+                tick()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -89,22 +103,29 @@ def settle_layouts(experiments: Mapping[Path, Experiment], data: Dataset | None 
 
 
 def _run_in_subprocess(path: Path, experiment: Experiment) -> RunResult:
-    if RunDirectory(path).result() is not None:
+    directory = RunDirectory(path)
+    if directory.result() is not None and directory.about()["rounds"] == experiment.rounds:
         return run(experiment, path)  # already finished: no subprocess needed
+    if interrupted():
+        raise Interrupted(GO_ON)
     with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
         file.write(experiment.to_toml())
         file.flush()
         plugins = [argument for plugin in loaded_plugins() for argument in ("--plugin", plugin)]
-        done = subprocess.run(
+        process = start_process(
             [sys.executable, "-m", "fedl2g", "run", file.name, "--out", str(path), "--json", "--quiet", *plugins],
-            capture_output=True,
-            text=True,
+            first=signal.SIGTERM,  # it finishes its round
+            second=signal.SIGTERM,
             stdin=subprocess.DEVNULL,
-            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-    message = done.stderr.strip().splitlines()[-1].removeprefix("fedl2g: ") if done.stderr.strip() else ""
-    if done.returncode == Interrupted.exit_code:
-        raise Interrupted(message)
-    if done.returncode != 0:
-        raise FedL2GError(f"{path}: the run failed: {message}")
-    return RunResult(**json.loads(done.stdout.splitlines()[-1]))
+        out, err = process.communicate()
+        process_ended(process)
+    if process.returncode == 0:
+        return RunResult(**json.loads(out.splitlines()[-1]))
+    if interrupted() or process.returncode == Interrupted.exit_code:
+        raise Interrupted(GO_ON)
+    message = err.strip().splitlines()[-1].removeprefix("fedl2g: ") if err.strip() else ""
+    raise FedL2GError(f"{path}: the run failed: {message}")

@@ -99,7 +99,7 @@ class RunDirectory:
     def open_for(cls, path: Path, experiment: Experiment) -> tuple[RunDirectory, Experiment]:
         """Open the directory of the user's experiment; returns it, and the experiment with the layout it started with.
 
-        A directory of another experiment is refused. Code that the file names is not imported: the user's experiment is
+        A directory of another experiment is refused; one with fewer rounds can be extended. Code that the file names is not imported: the user's experiment is
         used, and the directory is only trusted if it names no other code than that.
         """
         run = cls(path)
@@ -107,10 +107,9 @@ class RunDirectory:
         about, settings = run.about(), run.settings()
         if experiment.layout == "auto" and isinstance(layout := settings.get("layout"), str):
             experiment = experiment.settled(layout)  # as resolved when the run was started
-        if about["fingerprint"] != experiment.fingerprint:
-            raise RunError(
-                f"{path}: holds another experiment ({about['method']}, seed {about['seed']}); choose another --out"
-            )
+        from fedl2g.experiment.extension import check_extension
+
+        check_extension(path, about, experiment)
         run.trusted = set(references_in(settings)) <= set(experiment.references)
         return run, experiment
 
@@ -153,7 +152,8 @@ class RunDirectory:
 
     def experiment(self) -> Experiment:
         """The experiment of this run; refused if it names code and the directory is not trusted."""
-        settings = self.settings()
+        # run.json decides: a run killed while it was extended may still have the old number in experiment.toml.
+        settings = {**self.settings(), "rounds": self.about()["rounds"]}
         require_trust(references_in(settings), self.path, trust=self.trusted)
         from fedl2g.experiment import Experiment
 
@@ -213,6 +213,20 @@ class RunDirectory:
             _log.info("%s: %d damaged lines were skipped", self.metrics, skipped)
         return [records[number] for number in sorted(records)]
 
+    def latest(self, read: int = 0) -> tuple[RoundRecord | None, int]:
+        """The last record beyond the first `read` bytes of the metrics (None: no new one), and the bytes read by now.
+
+        For followers of a run in another process: cheap, and never fails.
+        """
+        try:
+            with self.metrics.open("rb") as file:
+                file.seek(read)
+                whole = file.read().rpartition(b"\n")[0]
+            record = RoundRecord.from_dict(json.loads(whole.rpartition(b"\n")[2])) if whole else None
+        except (OSError, ValueError, RecursionError):  # not started yet, or a line of a process that was killed
+            return None, read
+        return record, read + len(whole) + bool(whole)
+
     def append(self, record: RoundRecord) -> None:
         """Append a round to the metrics."""
         line = json.dumps(record.to_dict()) + "\n"
@@ -243,6 +257,22 @@ class RunDirectory:
     def finish(self, result: RunResult) -> None:
         """Write the result: the run is finished."""
         write_text(self.path / "result.json", json.dumps(result.to_dict(), indent=2))
+
+    def reopen(self) -> None:
+        """Remove the result: the run goes on."""
+        try:
+            for name in ("scores.json", "result.json"):
+                (self.path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: its result cannot be removed ({reason_of(error)}); make it writable"
+            ) from error
+
+    def describe(self, experiment: Experiment) -> None:
+        """Write the number of rounds of an extended run to run.json, then to experiment.toml."""
+        about = {**self.about(), "rounds": experiment.rounds, "fingerprint": experiment.fingerprint}
+        write_text(self.path / "run.json", json.dumps(about, indent=2))
+        write_text(self.path / "experiment.toml", experiment.to_toml())
 
     @contextmanager
     def lock(self, wait: float = 0.0) -> Iterator[None]:

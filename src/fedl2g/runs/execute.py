@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from fedl2g.engines.base import OpenEngine, WorkerLost, open_engine
 from fedl2g.errors import Diverged, FedL2GError, RunError
 from fedl2g.federation import Federation, Observer
 from fedl2g.files import quoted, remove_leftovers
+from fedl2g.interrupts import EXIT_CODE, orderly_end
 from fedl2g.methods.registry import get_method
 from fedl2g.process import one_thread, rare_garbage_collection
 from fedl2g.round.record import selected_record
+from fedl2g.runs.best import BestModels
 from fedl2g.runs.checkpoint import restore_checkpoint
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.observers import Checkpointer, EarlyStop, MetricsWriter, StopOnInterrupt
@@ -26,7 +29,7 @@ _log = logging.getLogger(__name__)
 class Interrupted(FedL2GError):
     """The user pressed Ctrl-C; a checkpoint was written."""
 
-    exit_code = 130
+    exit_code = EXIT_CODE
 
 
 @rare_garbage_collection()
@@ -43,16 +46,17 @@ def execute(
     experiment = setup.experiment
     method = get_method(experiment.method.name)
     interrupt = StopOnInterrupt()
-    checkpointer = Checkpointer(directory, experiment.execution.checkpoint_every)
+    scratch = directory.path / "scratch"
+    best = BestModels(scratch) if experiment.execution.keep_best else None
+    checkpointer = Checkpointer(directory, experiment.execution.checkpoint_every, best)
     all_observers = [
         MetricsWriter(directory),
         EarlyStop(experiment.patience, method.warmup_rounds(experiment.method)),
         checkpointer,
-        *([interrupt] if interruptible else []),
+        interrupt,
         *observers,
     ]
     server = method.server(experiment.method, setup.task)
-    scratch = directory.path / "scratch"
     # Left by a process that was killed.
     shutil.rmtree(scratch, ignore_errors=True)
     remove_leftovers(directory.path)
@@ -61,7 +65,8 @@ def execute(
     status: Status = "finished"
     reason = "no client could be evaluated"
     try:
-        _run_with_restarts(federation, directory)
+        with orderly_end(interrupt.promise, interrupt.press) if interruptible else nullcontext():
+            _run_with_restarts(federation, directory)
         stopped = federation.stop_reason if federation.round < experiment.rounds else None
         if stopped == StopOnInterrupt.REASON:
             raise Interrupted(
@@ -73,7 +78,6 @@ def execute(
     except Diverged as error:
         status, reason = "diverged", str(error)
     finally:
-        interrupt.close()
         engine.close()
         shutil.rmtree(scratch, ignore_errors=True)
     if selected_record(federation.history) is None:
@@ -89,6 +93,7 @@ def execute(
         seed=experiment.seed,
         status=status,
         run=str(directory.path),
+        warmup_rounds=method.warmup_rounds(experiment.method),
     )
     directory.finish(result)
     return result

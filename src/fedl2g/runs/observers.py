@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from types import FrameType
-from typing import Any
+import time
 
 from fedl2g.federation import Federation, Observer
 from fedl2g.round.record import RoundRecord, selected_record
-from fedl2g.runs.checkpoint import write_checkpoint
+from fedl2g.runs.best import BestModels
+from fedl2g.runs.checkpoint import checkpoint_path, write_checkpoint
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.estimate import duration
 
 
 class MetricsWriter(Observer):
@@ -54,17 +53,23 @@ class EarlyStop(Observer):
 
 
 class Checkpointer(Observer):
-    """Writes a checkpoint before the first round, every `every` rounds, and at the end."""
+    """Writes a checkpoint before the first round, every `every` rounds, and at the end, with the best models if any."""
 
-    def __init__(self, run: RunDirectory, every: int) -> None:
+    def __init__(self, run: RunDirectory, every: int, best: BestModels | None = None) -> None:
         self.run = run
         self.every = every
+        self.best = best
         self.written: int | None = None
 
     def on_start(self, federation: Federation) -> None:
         self.written = federation.round if federation.history else None
+        if self.best is not None:
+            restored = checkpoint_path(self.run.checkpoints, federation.round) if federation.history else None
+            self.best.restore(restored)
 
     def on_round(self, federation: Federation, record: RoundRecord) -> None:
+        if self.best is not None:
+            self.best.offer(federation, record)
         if record.round % self.every == 0:
             self._write(federation)
 
@@ -73,35 +78,41 @@ class Checkpointer(Observer):
             self._write(federation)
 
     def _write(self, federation: Federation) -> None:
-        write_checkpoint(self.run.checkpoints, federation)
+        path = write_checkpoint(self.run.checkpoints, federation, self.best.write if self.best is not None else None)
         self.written = federation.round
+        if self.best is not None:
+            self.best.restore(path)
 
 
 class StopOnInterrupt(Observer):
-    """Ctrl-C ends the run after the current round, with a checkpoint; a second Ctrl-C ends it at once."""
+    """Ends the run after the current round, with a checkpoint, once `press` was called."""
 
     REASON = "interrupted"
 
     def __init__(self) -> None:
-        self._previous: Any = None
+        self._federation: Federation | None = None
         self._pressed = False
+        self._round: tuple[float, float | None] = (0.0, None)  # when it began, and how long the one before took
+
+    def promise(self) -> str:
+        """When the run will end after Ctrl-C."""
+        began, took = self._round
+        left = 0.0 if took is None else took - (time.monotonic() - began)
+        when = f", in about {duration(left)}," if left >= 1 else ""
+        return f"stopping after this round{when or ','} with a checkpoint"
+
+    def press(self) -> None:
+        """The user pressed Ctrl-C."""
+        self._pressed = True
+        if self._federation is not None:
+            self._federation.stop(self.REASON)
+
+    def on_round(self, federation: Federation, record: RoundRecord) -> None:
+        now = time.monotonic()
+        self._round = (now, now - self._round[0] if record.round else None)
 
     def on_start(self, federation: Federation) -> None:
-        if self._pressed:  # before a lost worker reset the federation: still stop
+        self._federation = federation
+        self._round = (time.monotonic(), None)
+        if self._pressed:  # before the first round, or before a lost worker reset the federation
             federation.stop(self.REASON)
-        if threading.current_thread() is not threading.main_thread() or self._previous is not None:
-            return
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            if self._pressed:
-                raise KeyboardInterrupt
-            self._pressed = True
-            federation.stop(self.REASON)
-
-        self._previous = signal.signal(signal.SIGINT, handle)
-
-    def close(self) -> None:
-        """Restore the previous SIGINT handler."""
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
-            self._previous = None

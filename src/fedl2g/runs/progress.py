@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 from fedl2g.federation import Federation, Observer
 from fedl2g.round.record import MB, RoundRecord, selected_record
 from fedl2g.runs.console import PLAIN_EVERY_SECONDS, working
+
+_WIDE = 110  # columns of a terminal that has room for long bars
 
 
 class RoundProgress(Observer):
@@ -39,17 +42,7 @@ class RoundProgress(Observer):
         if not self.console.is_terminal or self.console.quiet:
             return
         if self._bar is None:
-            self._bar = Progress(
-                TextColumn("[bold]{task.description}"),
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[status]}"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-                console=self.console,
-                transient=True,
-            )
+            self._bar = progress_bar(self.console)
             self._bar.start()
             self._bar.add_task(
                 self.title or federation.experiment.method.name, total=federation.experiment.rounds, status=""
@@ -79,7 +72,7 @@ class RoundProgress(Observer):
     def _show(self, federation: Federation) -> None:
         if not federation.history or self.console.quiet:
             return
-        text = self._status(federation)
+        text = f"{round_status(federation.history)}  {self._bytes / MB:.1f} MB".strip()
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=federation.round, status=text)
         elif time.monotonic() - self._last_line >= PLAIN_EVERY_SECONDS:
@@ -89,16 +82,34 @@ class RoundProgress(Observer):
                 f"{name}: round {federation.round}/{federation.experiment.rounds}  {text}", highlight=False
             )
 
-    def _status(self, federation: Federation) -> str:
-        best = selected_record(federation.history)
-        latest = federation.history[-1].accuracy
-        parts = [f"accuracy {latest.pooled:.4f}"] if latest is not None else []
-        if best is not None and best.accuracy is not None:
-            by = "" if best.accuracy.validation is None else f" (validation {best.accuracy.validation:.4f})"
-            parts.append(f"best {best.accuracy.pooled:.4f}{by} (round {best.round})")
-        if (loss := federation.history[-1].loss) is not None:
-            parts.append(f"loss {loss:.4f}")
-        if (spent := federation.history[-1].privacy.get("epsilon")) is not None:
-            parts.append(f"epsilon {spent:.3g}")
-        parts.append(f"{self._bytes / MB:.1f} MB")
-        return "  ".join(parts)
+
+def progress_bar(console: Console, *, times: bool = True) -> Progress:
+    """Bars whose names, rounds and times are always whole; what does not fit is cut at the end of the status."""
+    whole = [TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()] if times else []
+    return Progress(
+        TextColumn("[bold]{task.description}", table_column=Column(no_wrap=True, max_width=24, overflow="ellipsis")),
+        BarColumn(bar_width=24 if console.width >= _WIDE else 8),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[status]}", table_column=Column(no_wrap=True, ratio=1, overflow="ellipsis")),
+        *whole,
+        console=console,
+        transient=True,
+        expand=True,
+    )
+
+
+def round_status(history: Sequence[RoundRecord]) -> str:
+    """Accuracy, loss and spent privacy of the last round of a history, and the best accuracy; "" without rounds."""
+    if not history:
+        return ""
+    best = selected_record(history)
+    latest = history[-1].accuracy
+    parts = [f"accuracy {latest.pooled:.4f}"] if latest is not None else []
+    if best is not None and best.accuracy is not None and len(history) > 1:
+        by = "" if best.accuracy.validation is None else f" (validation {best.accuracy.validation:.4f})"
+        parts.append(f"best {best.accuracy.pooled:.4f}{by} (round {best.round})")
+    if (loss := history[-1].loss) is not None:
+        parts.append(f"loss {loss:.4f}")
+    if (spent := history[-1].privacy.get("epsilon")) is not None:
+        parts.append(f"epsilon {spent:.3g}")
+    return "  ".join(parts)

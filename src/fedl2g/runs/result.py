@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from fedl2g.round.record import MB, RoundRecord, Selection, selected_record, selection_of
+from fedl2g.round.record import MB, RoundRecord, Selection, seconds_per_client, selected_record, selection_of
 
 Status = Literal["finished", "stopped early", "diverged"]
 
@@ -32,7 +32,7 @@ class RunResult:
     other_accuracies: dict[str, float]  # of further predictors (FedProto's head), in the best round
     up_mb_per_round: float
     down_mb_per_round: float
-    client_seconds_per_round: float
+    client_seconds_per_round: float  # of one client, mean over clients and rounds after the warm-up
     server_seconds_per_round: float
     run: str  # the run directory
     epsilon: float | None = None  # spent in total; None without a privacy guarantee
@@ -62,7 +62,9 @@ class RunResult:
         return cls(**{"test_accuracy": values["best_accuracy"], **values})
 
 
-def summarize(history: Sequence[RoundRecord], *, method: str, seed: int, status: Status, run: str) -> RunResult:
+def summarize(
+    history: Sequence[RoundRecord], *, method: str, seed: int, status: Status, run: str, warmup_rounds: int = 0
+) -> RunResult:
     """The result of a run with this history."""
     evaluated = [record.accuracy for record in history if record.accuracy is not None]
     best = selected_record(history)
@@ -88,7 +90,7 @@ def summarize(history: Sequence[RoundRecord], *, method: str, seed: int, status:
         other_accuracies=best.accuracy.others,
         up_mb_per_round=per_round([r.up_bytes / MB for r in rounds]),
         down_mb_per_round=per_round([r.down_bytes / MB for r in rounds]),
-        client_seconds_per_round=per_round([r.client_seconds for r in rounds]),
+        client_seconds_per_round=seconds_per_client(r for r in rounds if r.round > warmup_rounds) or 0.0,
         server_seconds_per_round=per_round([r.server_seconds for r in rounds]),
         run=run,
         epsilon=rounds[-1].privacy.get("epsilon") if rounds else None,
@@ -102,9 +104,9 @@ def summarize(history: Sequence[RoundRecord], *, method: str, seed: int, status:
     )
 
 
-def aggregate(results: Sequence[RunResult]) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation of each metric over seeds."""
-    numbers: dict[str, tuple[float, float]] = {}
+def aggregate(results: Sequence[RunResult]) -> dict[str, tuple[float, float | None]]:
+    """Mean and standard deviation of each metric over seeds; one seed has no deviation."""
+    numbers: dict[str, tuple[float, float | None]] = {}
     for name in (
         "best_accuracy",
         "last_accuracy",
@@ -126,8 +128,8 @@ def other_predictors(results: Sequence[RunResult]) -> list[str]:
     return [name for name in results[0].other_accuracies if all(name in r.other_accuracies for r in results)]
 
 
-def _mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+def _mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedl2g.errors import SettingError, choices
 from fedl2g.experiment import flat
 from fedl2g.federation import Federation, Observer
-from fedl2g.round.record import MB, RoundRecord
+from fedl2g.round.record import MB, RoundRecord, seconds_per_client
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -41,7 +41,7 @@ def scalars(record: RoundRecord) -> dict[str, float]:
         "loss": record.loss,
         "communication/up_mb": record.up_bytes / MB,
         "communication/down_mb": record.down_bytes / MB,
-        "seconds/clients": record.client_seconds,
+        "seconds/client": seconds_per_client([record]) or 0.0,
         "seconds/server": record.server_seconds,
         "seconds/evaluation": record.evaluation_seconds,
         "replies/refused": float(len(record.refused)),

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+import ray
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
@@ -29,6 +30,7 @@ from fedl2g.engines.flower.store import NodeStore, TrainedRound
 from fedl2g.engines.flower.terms import Clock, Terms
 from fedl2g.engines.states import client_file, client_files, read_state, write_state
 from fedl2g.errors import RunError
+from fedl2g.interrupts import before_the_end
 from fedl2g.setup import Setup
 
 # All clients are on this machine: a refusal is an error of the run itself, and a retry would give the same unusable
@@ -92,7 +94,11 @@ class Simulation:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flower simulation", daemon=True)
         self._thread.start()
-        grid = self._started.get()
+        try:
+            grid = self._started.get()
+        except KeyboardInterrupt:
+            self.close()
+            raise
         if isinstance(grid, BaseException):
             self.close()
             raise RunError(f"execution.engine: Flower's simulation did not start: {grid}") from grid
@@ -109,11 +115,17 @@ class Simulation:
 
         resources = {"num_cpus": 1, "num_gpus": 0.0, "max_restarts": -1, "max_task_retries": 0}
         backend = {
-            "init_args": {"num_cpus": self.workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"},
+            "init_args": {
+                "num_cpus": self.workers,
+                "include_dashboard": False,
+                "logging_level": logging.ERROR,
+                "_node_ip_address": "127.0.0.1",
+            },
             "client_resources": resources,
         }
         try:
-            run_simulation(server, client_app(self.root), self.nodes, backend_config=backend)  # type: ignore[arg-type]
+            with before_the_end(_end_ray):
+                run_simulation(server, client_app(self.root), self.nodes, backend_config=backend)  # type: ignore[arg-type]
         except BaseException as error:
             self.error = error
             self._started.put(error)  # unblocks the constructor
@@ -123,6 +135,13 @@ class Simulation:
         self._closing.set()
         self._thread.join(timeout=60)
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _end_ray() -> None:
+    """End Ray's processes, which notice only after minutes that this one is gone; for two seconds at most."""
+    ending = threading.Thread(target=ray.shutdown, daemon=True)
+    ending.start()
+    ending.join(timeout=2)
 
 
 class SimulationEngine(GridEngine):
@@ -165,7 +184,7 @@ class SimulationEngine(GridEngine):
             self.simulation.close()
 
     def _store(self, client: int) -> NodeStore:
-        return NodeStore(self.simulation.root, self.run, self.setup.experiment.fingerprint, client)
+        return NodeStore(self.simulation.root, self.run, self.setup.experiment.fingerprint_with(None), client)
 
     def _ensure_running(self) -> None:
         if (error := self.simulation.error) is not None:

@@ -1,0 +1,154 @@
+"""Ctrl-C, pressed in real processes: acknowledged at once, orderly the first time, immediate the second."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ENDLESS = (
+    "--dataset", "digits", "--samples", "160", "--partition", "iid", "--clients", "3", "--models", "small_cnn",
+    "--rounds", "100000", "--set", "evaluate_every=1",
+)  # fmt: skip
+ACKNOWLEDGED = 0.2  # seconds
+AFTER_THE_ROUND = "stopping after this round, with a checkpoint; press Ctrl-C again to stop at once"
+
+
+class Pressed:
+    """The command in a process group of its own, as in a terminal: Ctrl-C reaches all its processes."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fedl2g", *arguments],
+            cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        self.err = ""
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 180) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end
+            assert self.process.poll() is None, self.process.communicate()[1]
+            time.sleep(0.02)
+
+    def ctrl_c(self) -> None:
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def line(self) -> tuple[str, float]:
+        """The next line of ours on stderr, where Ray writes too, and how long it took."""
+        assert self.process.stderr is not None
+        start = time.monotonic()
+        text = "-"
+        while text and not text.startswith("fedl2g: "):
+            text = self.process.stderr.readline()
+            self.err += text
+        return text, time.monotonic() - start
+
+    def end(self, seconds: float = 90) -> tuple[int, str]:
+        _, rest = self.process.communicate(timeout=seconds)
+        self.err += rest
+        assert "Traceback" not in self.err
+        assert "Exception ignored" not in self.err
+        return self.process.returncode, self.err
+
+    def children(self) -> list[int]:
+        """The processes of the group that are not zombies."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                try:
+                    state, _, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+                except OSError:
+                    continue
+                if int(group) == self.process.pid and state != "Z":
+                    found.append(int(folder.name))
+        return found
+
+
+@pytest.fixture
+def press(tmp_path: Path) -> Iterator[Callable[..., Pressed]]:
+    started: list[Pressed] = []
+
+    def start(*arguments: str) -> Pressed:
+        started.append(Pressed(tmp_path, *arguments))
+        return started[-1]
+
+    yield start
+    for command in started:
+        if command.children():
+            os.killpg(command.process.pid, signal.SIGKILL)
+        command.process.wait()
+
+
+def rounds(run: Path) -> int:
+    metrics = run / "metrics.jsonl"
+    return len(metrics.read_text().splitlines()) if metrics.is_file() else 0
+
+
+def test_the_first_ends_after_the_round_with_a_checkpoint(press: Callable[..., Pressed], tmp_path: Path) -> None:
+    command = press("run", *ENDLESS, "--out", "a run", "--quiet")
+    command.wait_for(lambda: rounds(tmp_path / "a run") > 2)
+    command.ctrl_c()
+    said, seconds = command.line()
+    assert said == f"fedl2g: {AFTER_THE_ROUND}\n"
+    assert seconds < ACKNOWLEDGED
+    code, err = command.end()
+    assert code == 130
+    assert "a checkpoint was written; continue with `fedl2g resume 'a run'`" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("engine", ["workers", pytest.param("flower", marks=pytest.mark.deployment)])
+def test_the_second_ends_all_processes_in_the_middle_of_a_round(
+    engine: str, press: Callable[..., Pressed], tmp_path: Path
+) -> None:
+    long_round = ("--set", "local_epochs=5000", "--engine", engine, "--workers", "2")
+    command = press("run", *ENDLESS, *long_round, "--out", "run", "--quiet")
+    command.wait_for(lambda: rounds(tmp_path / "run") == 1)  # the evaluation before the first round
+    time.sleep(0.5)
+    command.ctrl_c()
+    said, seconds = command.line()
+    assert said == f"fedl2g: {AFTER_THE_ROUND}\n"
+    assert seconds < ACKNOWLEDGED
+    command.ctrl_c()
+    said, seconds = command.line()
+    assert said == "fedl2g: stopped at once\n"
+    assert seconds < ACKNOWLEDGED
+    code, _ = command.end(5)
+    assert code == 130
+    ended = time.monotonic()
+    while command.children():  # Ray's processes notice by themselves that their parent is gone
+        assert time.monotonic() - ended < 10
+        time.sleep(0.05)
+
+
+def test_ctrl_c_while_workers_start_leaves_no_traceback(press: Callable[..., Pressed], tmp_path: Path) -> None:
+    command = press("run", *ENDLESS, "--out", "run", "--engine", "workers", "--workers", "2")
+    command.wait_for(lambda: len(command.children()) == 3)
+    command.ctrl_c()
+    code, err = command.end()
+    assert code == 130
+    assert err.splitlines()[0] == "fedl2g: stopping; press Ctrl-C again to stop at once"
+    assert "fedl2g resume" in err.splitlines()[-1]
+    assert command.children() == []
+
+
+def test_a_comparison_in_subprocesses_stops_in_order_and_says_how_to_go_on(
+    press: Callable[..., Pressed], tmp_path: Path
+) -> None:
+    command = press("compare", *ENDLESS, "--methods", "local,fedproto", "--jobs", "2", "--out", "both")
+    runs = [tmp_path / "both" / "local-s0", tmp_path / "both" / "fedproto-s0"]
+    command.wait_for(lambda: all(rounds(run) > 1 for run in runs))
+    command.ctrl_c()
+    said, seconds = command.line()
+    assert said.startswith("fedl2g: stopping after the current round of each run")
+    assert seconds < ACKNOWLEDGED
+    code, err = command.end()
+    assert code == 130
+    assert err.splitlines()[-1].endswith("the same command continues")
+    assert command.children() == []
