@@ -154,12 +154,7 @@ def partition_of_data(found: Partition, labels: Any, names: Sequence[str], look:
 
 def plane(values: Mapping[str, Any], look: Look, **kwargs: Any) -> Panel:
     """The plane of a t-SNE, from `fedl2g.report.embedding.embed`."""
-    kinds = [
-        ("feature", "test samples", "dot"),
-        ("mean", "clients' class means", "ring"),
-        ("guide", values["sent"], "star"),
-    ]
-    return embedding(values["points"], look, kinds=kinds, class_names=values["class_names"], **kwargs)
+    return embedding(values["points"], look, kinds=values["kinds"], class_names=values["class_names"], **kwargs)
 
 
 def availability(grid: Sequence[Sequence[int]], look: Look, **kwargs: Any) -> Panel:
