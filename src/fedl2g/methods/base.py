@@ -54,6 +54,8 @@ class Traits:
     """A round without a training step leaves the client exactly as it was."""
     communication_note: str = ""
     """Note for reports on how to interpret the method's communication cost."""
+    advice: str = ""
+    """When to use the method and which option, in two sentences, for `fedl2g methods NAME`."""
 
     @property
     def compressed(self) -> bool:

@@ -115,5 +115,7 @@ register_method(
         uses_rounds=True,
         communication_note="FedKD's communication depends on the weights: the rank of each factor is the smallest that "
         "keeps the requested share of the energy; the mean over the run is shown.",
+        advice="Use it where a small network may be shared but communication must shrink. "
+        "Lower energies send less and lose more of the network; the number of rounds is part of the method.",
     ),
 )

@@ -301,5 +301,9 @@ for _options in (LogitOptions, FeatureOptions):
             idle_without_steps=True,
             communication_note="FedL2G's uploads are small: a study batch of B samples has at most B classes, so at "
             "most B rows of the guiding gradient are not zero, and only those are sent.",
+            advice="Use the defaults to reproduce the paper, and quiz=rotating guide_weight=adaptive server_step=rms"
+            f"{' guide_init=zeros' * (_options.space == 'logits')} on your own data, above all with few samples per "
+            "client (docs/when-it-helps.md). While the recorded alignment stays clearly below zero the pull works against "
+            "the clients: lower guide_weight, raise adaptive_rate, or train locally.",
         ),
     )

@@ -89,5 +89,7 @@ register_method(
         predicts_with_broadcast=True,
         communication_note="FedMRL's auxiliary network has narrow features and a narrow head, so it is smaller than "
         "FML's.",
+        advice="Use it where a small network may be shared with the server, at about twice the cost of local training. "
+        "A wider auxiliary representation shares more and costs more.",
     ),
 )

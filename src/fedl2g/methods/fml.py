@@ -61,5 +61,10 @@ register_method(
     options=FMLOptions,
     server=SharedNetworkServer,
     client=FMLClient,
-    traits=Traits(uploads="network", auxiliary_network=True),
+    traits=Traits(
+        uploads="network",
+        auxiliary_network=True,
+        advice="Use it where a small network may be shared with the server and its larger uploads can be paid. "
+        "A higher `alpha` keeps a client closer to its own data, a higher `beta` the shared network.",
+    ),
 )
