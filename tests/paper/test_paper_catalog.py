@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fedl2g.errors import SettingError
@@ -214,3 +216,9 @@ def test_two_rounds_that_the_paper_gives_for_one_cell_are_noted(name: str) -> No
     assert [cell["mean"] for cell in found["warmup"] if cell] == [cell["mean"] for cell in found["beta"] if cell]
     (note,) = paper_experiment(name).notes
     assert all(str(number) in note for numbers in rounds.values() for number in numbers)
+
+
+@pytest.mark.parametrize("name", TABLES + FIGURES)
+def test_fidelity_names_the_command_of_every_table_and_figure(name: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "fidelity.md").read_text(encoding="utf-8")
+    assert f"`fedl2g paper run {name}`" in text

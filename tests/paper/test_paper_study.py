@@ -224,3 +224,5 @@ def test_distributions_are_those_that_the_runs_would_have(tmp_path: Path, monkey
     assert expected.dataset.image_shape == (3, 12, 12)
     assert drawn[0].to_json() == expected.partition.to_json()
     assert {path.suffix for path in written} == {".png", ".pdf", ".svg"}
+    assert len(written) == 10 * 3  # ten panels, as in the paper
+    assert [len(partition.train) for partition in drawn[::3]] == [4] * 10  # this scale's number of clients
