@@ -303,7 +303,7 @@ for _options in (LogitOptions, FeatureOptions):
             "most B rows of the guiding gradient are not zero, and only those are sent.",
             advice="Use the defaults to reproduce the paper, and quiz=rotating guide_weight=adaptive server_step=rms"
             f"{' guide_init=zeros' * (_options.space == 'logits')} on your own data, above all with few samples per "
-            "client (docs/when-it-helps.md). While the recorded alignment stays clearly below zero the pull works against "
-            "the clients: lower guide_weight, raise adaptive_rate, or train locally.",
+            "client (docs/when-it-helps.md). While the recorded alignment stays clearly below zero the pull works "
+            "against the clients: lower guide_weight, raise adaptive_rate, or train locally.",
         ),
     )
