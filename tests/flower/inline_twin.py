@@ -97,6 +97,10 @@ def differences(folder: Path, experiment_file: Path, real: Path, twin: Path) -> 
         state = stored_model(client_folder(folder / "sites" / name / "store", run, number), "last").state
         expected = read_state(client_file(twin / last, number))
         found += [f"{name} {k}" for k, t in expected.items() if not torch.equal(state[k], t)]
+        kept = client_file(twin / last / "best", number)
+        if kept.exists():
+            best = stored_model(client_folder(folder / "sites" / name / "store", run, number), "best").state
+            found += [f"{name}, best: {k}" for k, t in read_state(kept).items() if not torch.equal(best[k], t)]
     return found + [f"{path} left its site" for path in sorted(real.rglob("client-*.safetensors"))]
 
 

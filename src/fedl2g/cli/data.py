@@ -35,7 +35,7 @@ def show_data(settings: Settings, output: Path | None, as_json: bool, quiet: boo
     partition = partition_of(experiment, dataset)
     if output is not None:
         title = f"{dataset.name}, {experiment.partition}"
-        draw_bubbles(partition, dataset.labels, dataset.classes, output, title)
+        draw_bubbles(partition, dataset.labels, dataset.class_names, output, title)
     if as_json:
         sizes = [len(train) + len(test) for train, test in zip(partition.train, partition.test, strict=True)]
         counts = partition.counts(dataset.labels, dataset.classes).tolist()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedl2g.cli.options import PATH, jobs_option, json_option, quiet_option, track_option
-from fedl2g.cli.output import Display, print_json, print_line
+from fedl2g.cli.output import Display, print_json, print_line, print_tracked
 from fedl2g.errors import SettingError, count
 from fedl2g.files import quoted
 
@@ -112,6 +112,7 @@ def run_paper_experiment(
         print_line(f"{outcomes['finished']} of {outcomes['cells']} cells are finished; show them with `{show_it}`")
         for line in outcomes["failed"] + outcomes["diverged"]:
             print_line(f"  {line}")
+        print_tracked(track, [study.path(cell) for cell in work.cells.values()])
 
 
 class _Work:

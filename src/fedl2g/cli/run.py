@@ -19,7 +19,7 @@ from fedl2g.cli.options import (
     track_option,
     trust_option,
 )
-from fedl2g.cli.output import Display, print_json, print_line, print_tables
+from fedl2g.cli.output import Display, print_json, print_line, print_tables, print_tracked
 from fedl2g.errors import SettingError
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def run_experiment(
         progress = display.follow()
         result = run(experiment, path, [progress, *trackers(track, path)], progress=progress.loading)
     _show_result(result, metrics, as_json)
+    if not as_json:
+        print_tracked(track, [path])
 
 
 @click.command("resume", cls=ExperimentCommand, fields=("rounds", "execution.engine", "execution.workers"), whole=False)
@@ -81,24 +83,25 @@ def resume_run(
             directory, observers, rounds=rounds, execution=execution, trust=trust, progress=progress.loading
         )
     _show_result(result, metrics, as_json, trust=trust)
+    if not as_json:
+        print_tracked(track, [directory])
 
 
 def _show_result(result: RunResult, metrics: tuple[str, ...], as_json: bool, *, trust: bool = True) -> None:
-    from fedl2g.report.figures import draw_curves
-    from fedl2g.runs.directory import RunDirectory
+    from fedl2g.report.collect import group_runs, read_runs
+    from fedl2g.report.figures import write_figure
 
-    run = RunDirectory(Path(result.run), trusted=trust)
-    history = run.history()
-    figure = draw_curves({result.method: [history]}, run.figures / "curves.png")
+    groups = group_runs(read_runs([Path(result.run)], trust=trust))
+    run = groups[0].runs[0]
+    history, figures = run.history, run.directory.figures
+    figure = write_figure("curves", groups, figures / "curves.png")
     if any(record.away for record in history):
-        from fedl2g.report.presence import draw_presence
-
-        draw_presence(history, run.about()["clients"], run.figures / "presence.png")
+        write_figure("availability", groups, figures / "presence.png")
     scores = None
     if metrics:
         from fedl2g.runs.scores import score_run
 
-        scores = score_run(run, metrics)
+        scores = score_run(run.directory, metrics)
     if as_json:
         print_json({**result.to_dict(), **({"metrics": scores} if scores is not None else {})})
         return
@@ -111,5 +114,5 @@ def _show_result(result: RunResult, metrics: tuple[str, ...], as_json: bool, *, 
         from fedl2g.report.score_tables import score_tables
 
         print_tables(*score_tables(scores))
-        print_line(f"scores of every client and class: {run.path / 'scores.json'}")
+        print_line(f"scores of every client and class: {run.directory.path / 'scores.json'}")
     print_line(f"figure: {figure}")

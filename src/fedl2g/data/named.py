@@ -100,7 +100,7 @@ def read_flowers102(files: Mapping[str, Path], size: int) -> Content:
 
     Stretched to squares, as the paper's public code prepares them.
     """
-    from scipy.io import loadmat  # type: ignore[import-untyped]
+    from scipy.io import loadmat
     from torchvision.datasets import Flowers102
 
     with _archive_errors(files["setid.mat"]):

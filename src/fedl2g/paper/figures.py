@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedl2g.errors import DataError, RunError, SettingError
+from fedl2g.errors import DataError, RunError
 from fedl2g.files import reason_of
 from fedl2g.paper.catalog import PaperExperiment
 from fedl2g.paper.study import Study
@@ -30,17 +29,10 @@ def draw_experiment(experiment: PaperExperiment, study: Study, stem: Path, seeds
             f"{experiment.name} --scale {study.scale.name}` first"
         )
     groups = [Group(group.method, group.runs) for group in group_runs(read_runs(paths))]
-    return [_draw(experiment.figure, groups, stem.with_name(stem.name + suffix)) for suffix in figures.FORMATS]
-
-
-def _draw(figure: str, groups: Sequence[Group], path: Path) -> Path:
-    if figure == "curves":
-        return figures.draw_curves({group.label: [run.history for run in group.runs] for group in groups}, path)
-    if figure == "loss-increase":
-        return figures.draw_loss_increase(groups, path)
-    if figure == "tsne":
-        return figures.draw_embeddings(groups, path)
-    raise SettingError(f"figure: unknown figure {figure!r}; expected curves, loss-increase or tsne")
+    return [
+        figures.write_figure(experiment.figure, groups, stem.with_name(stem.name + suffix))
+        for suffix in figures.FORMATS
+    ]
 
 
 def _partitions(experiment: PaperExperiment, study: Study, stem: Path) -> list[Path]:
@@ -61,7 +53,7 @@ def _partitions(experiment: PaperExperiment, study: Study, stem: Path) -> list[P
         title = f"{cell.settings['dataset']}, {settings.partition}, seed {settings.seed} (scale {study.scale.name})"
         for suffix in figures.FORMATS:
             written.append(stem.with_name(name + suffix))
-            draw_bubbles(partition, dataset.labels, dataset.classes, written[-1], title)
+            draw_bubbles(partition, dataset.labels, dataset.class_names, written[-1], title)
     return written
 
 

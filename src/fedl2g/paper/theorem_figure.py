@@ -3,54 +3,68 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import altair as alt
 
 from fedl2g.paper.convergence import Convergence, ConvergenceStudy
 from fedl2g.paper.theorem import LEFT_OUT
-from fedl2g.report import figures
+from fedl2g.report.charts.curves import curves
+from fedl2g.report.charts.parts import OWN_LEGENDS, Panel, beside
+from fedl2g.report.charts.render import write_chart
+from fedl2g.report.charts.theme import ACCENT, Look, Style
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-BOUND_COLOURS = ("#e07a5f", "#5a8f3c")  # the paper's bound, the bound for the squared loss
-MEASURED_COLOUR = "#2a6f97"
+# The paper's bound, the bound for the squared loss.
+BOUNDS = (Style("#e0473a", (10, 3)), Style("#2b9348", (6, 2, 2, 2)))
+MEASURED = Style(ACCENT, (1, 0))
+_SIZE = (400, 240)
 
 
 def draw_convergence(found: ConvergenceStudy, path: Path) -> Path:
     """A column for each server rate: theorem 2's average and bounds, and theorem 1's slack in each round."""
-    figure = figures.new_figure(path, 5.5 * len(found.runs), 8.2)
-    panels = figure.subplots(2, len(found.runs), squeeze=False)
-    for (above, below), run in zip(panels.T, found.runs, strict=True):
-        _draw_theorem_2(above, run)
-        _draw_theorem_1(below, run)
-    panels[0, 0].set_ylabel("average over T rounds of\nthe sum over steps of |grad L|²")
-    panels[1, 0].set_ylabel("slack: bound minus measured loss")
-    note = textwrap.fill(f"What lemma 2 leaves out: {LEFT_OUT}", 70 * len(found.runs))
-    figure.supxlabel(note, fontsize=8)
-    return figures.save_figure(figure, path)
+    return write_chart(convergence_chart(found), Look(), path)
 
 
-def _draw_theorem_2(axes: Axes, run: Convergence) -> None:
-    rounds = _rounds(run)
-    for (name, bound), colour in zip(run.bounds().items(), BOUND_COLOURS, strict=True):
-        axes.loglog(rounds, bound, label=name, color=colour)
-    axes.loglog(rounds, run.averages(), label="measured", color=MEASURED_COLOUR)
-    axes.set(title=f"Theorem 2, eta_s = {run.problem.server_lr:g}", xlabel="T (rounds)")
-    axes.legend(frameon=False, fontsize=8)
+def convergence_chart(found: ConvergenceStudy) -> alt.VConcatChart:
+    """The figure as a chart."""
+    rows = [beside([draw(run) for run in found.runs], own_legends=True) for draw in (_theorem_2, _theorem_1)]
+    note = textwrap.wrap(f"What lemma 2 leaves out: {LEFT_OUT}", 75 * len(found.runs))
+    title = alt.TitleParams(text=note, orient="bottom", fontSize=10, fontWeight="normal", anchor="start")
+    return alt.vconcat(*rows, title=title, resolve=OWN_LEGENDS)
 
 
-def _draw_theorem_1(axes: Axes, run: Convergence) -> None:
-    for (name, drift), colour in zip(run.drifts().items(), BOUND_COLOURS, strict=True):
+def _theorem_2(run: Convergence) -> Panel:
+    named = {"measured": run.averages(), **run.bounds()}
+    styles = dict(zip(named, (MEASURED, *BOUNDS), strict=True))
+    return curves(
+        _lines(named),
+        Look(styles),
+        x="T (rounds)",
+        y="average over T rounds of the sum over steps of |grad L|²",
+        form="~g",
+        logarithmic="xy",
+        title=f"Theorem 2, eta_s = {run.problem.server_lr:g}",
+        size=_SIZE,
+    )
+
+
+def _theorem_1(run: Convergence) -> Panel:
+    named = {}
+    for name, drift in run.drifts().items():
         slacks = run.slacks(drift)
-        label = f"{name}: holds in {sum(slack >= 0 for slack in slacks)} of {len(slacks)}"
-        axes.plot(_rounds(run), slacks, label=label, color=colour)
-    axes.axhline(0, color="0.4", linewidth=0.8, linestyle="--")
-    axes.set(title=f"Theorem 1, eta_s = {run.problem.server_lr:g}", xlabel="round")
-    axes.set_ylim(min(0, *axes.get_ylim()))
-    axes.legend(frameon=False, fontsize=8, loc="center", bbox_to_anchor=(0.6, 0.15))
+        named[f"{name}: holds in {sum(slack >= 0 for slack in slacks)} of {len(slacks)}"] = slacks
+    return curves(
+        _lines(named),
+        Look(dict(zip(named, BOUNDS, strict=True))),
+        x="round",
+        y="slack: bound minus measured loss",
+        form="~g",
+        zero=True,
+        title=f"Theorem 1, eta_s = {run.problem.server_lr:g}",
+        size=_SIZE,
+    )
 
 
-def _rounds(run: Convergence) -> Sequence[int]:
-    return range(1, len(run.rounds) + 1)
+def _lines(named: Mapping[str, Sequence[float]]) -> dict[str, dict[str, list[float]]]:
+    return {name: {"x": list(range(1, len(values) + 1)), "y": list(values)} for name, values in named.items()}

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import FedL2GError
-from fedl2g.report.collect import Group, Run, cached_dataset, number
+from fedl2g.report.collect import Group, Run, cached_dataset
+from fedl2g.report.series import number
 
 if TYPE_CHECKING:
     import torch

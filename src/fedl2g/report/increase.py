@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedl2g.report.collect import Group, Run, band, best_accuracy, number, trained_losses
-
-BASELINE = "local"  # plain local training, to which losses are compared
+from fedl2g.report.collect import Group, Run
+from fedl2g.report.series import band, best_accuracy, number, trained_losses
+from fedl2g.runs.verdicts import DEFAULT_REFERENCE
 
 
 def loss_increase(groups: Sequence[Group]) -> dict[str, Any]:
@@ -21,7 +21,8 @@ def loss_increase(groups: Sequence[Group]) -> dict[str, Any]:
     loss minus that of local training after as many rounds of training on the same seed (needs a group of the method
     `local` with the same data).
     """
-    local = {_data_key(run): trained_losses(run) for group in groups if group.method == BASELINE for run in group.runs}
+    alone = [run for group in groups if group.method == DEFAULT_REFERENCE for run in group.runs]
+    local = {_data_key(run): trained_losses(run) for run in alone}
     found: dict[str, Any] = {"per_round": {}, "rise": {}, "accuracy": {}, "relative": {}}
     for group in groups:
         series = [trained_losses(run) for run in group.runs]
@@ -30,7 +31,7 @@ def loss_increase(groups: Sequence[Group]) -> dict[str, Any]:
             found["per_round"][group.label] = band(increases)
             found["rise"][group.label] = over_seeds([max([0.0, *one.values()]) for one in increases])
             found["accuracy"][group.label] = over_seeds([best_accuracy(run) for run in group.runs])
-        if group.method == BASELINE:
+        if group.method == DEFAULT_REFERENCE:
             continue
         pairs = [(one, local.get(_data_key(run))) for one, run in zip(series, group.runs, strict=True)]
         differences = [{n: v - other[n] for n, v in one.items() if n in other} for one, other in pairs if other]

@@ -16,7 +16,7 @@ _OF_CLASS = {"recall": "recall", "precision": "precision", "f1": "F1", "auroc": 
 
 
 def score_tables(scores: Mapping[str, Any]) -> list[Table]:
-    """Scores of all clients and of each architecture, of each class, and the confusion matrix, if they fit a terminal."""
+    """Scores of all clients and of each architecture; of each class and the confusion matrix, if they fit."""
     title = f"Best models, round {scores['round']} ({chosen_on(scores['selection'])}), in % of the test samples"
     rows = {"all clients": scores["overall"], **scores["architectures"]}
     tables = [_table(title, "network", _COLUMNS, rows)]

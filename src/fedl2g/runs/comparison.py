@@ -15,7 +15,6 @@ from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment, overlay, parse_override
 from fedl2g.files import write_text
 from fedl2g.methods.registry import get_method
-from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.result import RunResult, aggregate
 from fedl2g.runs.verdicts import Difference, against, reference_among, same_clients
@@ -171,12 +170,12 @@ class Comparison:
         write_text(path, json.dumps(self.to_dict(), indent=2))
         return path
 
-    def histories(self) -> dict[str, list[list[RoundRecord]]]:
-        """The histories of all runs that did not fail, by method, for the curves."""
-        found: dict[str, list[list[RoundRecord]]] = {}
+    def finished(self) -> dict[str, list[Path]]:
+        """The directories of all runs that did not fail, by method."""
+        found: dict[str, list[Path]] = {}
         for path, label in self.labels.items():
             if path not in self.failures:
-                found.setdefault(label, []).append(RunDirectory(path).history())
+                found.setdefault(label, []).append(path)
         return found
 
 

@@ -99,8 +99,8 @@ class RunDirectory:
     def open_for(cls, path: Path, experiment: Experiment) -> tuple[RunDirectory, Experiment]:
         """Open the directory of the user's experiment; returns it, and the experiment with the layout it started with.
 
-        A directory of another experiment is refused; one with fewer rounds can be extended. Code that the file names is not imported: the user's experiment is
-        used, and the directory is only trusted if it names no other code than that.
+        A directory of another experiment is refused; one with fewer rounds can be extended. Code that the file names is
+        not imported: the user's experiment is used, and the directory is only trusted if it names no other code.
         """
         run = cls(path)
         run._check()
@@ -115,9 +115,8 @@ class RunDirectory:
 
     def _check(self) -> None:
         if not self.path.is_dir():
-            raise RunError(
-                f"{self.path}: not a run directory ({'a file' if self.path.exists() else 'no such folder'}); `fedl2g list` shows the runs"
-            )
+            found = "a file" if self.path.exists() else "no such folder"
+            raise RunError(f"{self.path}: not a run directory ({found}); `fedl2g list` shows the runs")
         if not (self.path / "run.json").is_file():
             raise RunError(f"{self.path}: not a run directory (it has no run.json); `fedl2g list` shows the runs")
         self.about()

@@ -99,7 +99,8 @@ class TrainedModels(Mapping[int, SplitModel]):
         dataset = load_data(experiment) if self._data is None else self._data
         if dataset.fingerprint != self.directory.about()["dataset_fingerprint"]:
             raise RunError(
-                f"dataset: {experiment.dataset!r} is not the one {self.directory.path} was run with; restore that dataset"
+                f"dataset: {experiment.dataset!r} is not the one {self.directory.path} was run with; restore that "
+                "dataset"
             )
         return Setup(experiment, dataset, self.directory.partition())
 
@@ -141,7 +142,8 @@ class TrainedModels(Mapping[int, SplitModel]):
         """One client with its network and what its method predicts with."""
         if not 0 <= client < len(self):
             raise SettingError(
-                f"--client: {client} is not a client of {self.directory.path}; clients are numbered 0 to {len(self) - 1}"
+                f"--client: {client} is not a client of {self.directory.path}; clients are numbered 0 to "
+                f"{len(self) - 1}"
             )
         checkpoint = self.checkpoint
         return client_model(
