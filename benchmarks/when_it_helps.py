@@ -33,7 +33,7 @@ import numpy as np
 
 from fedl2g.experiment import Experiment
 from fedl2g.files import write_text
-from fedl2g.runs.statistics import Count, Difference, against, points
+from fedl2g.runs.verdicts import Count, Difference, compare, points
 from fedl2g.setup import Setup, prepare
 
 RESULTS = Path(__file__).parent / "results" / "when-it-helps"
@@ -212,7 +212,7 @@ class Study:
             pairs = zip(entry["correct"], entry["test_samples"], strict=True)
             counts.setdefault(method, {})[int(seed)] = {i: Count(c, n) for i, (c, n) in enumerate(pairs)}
         ordered = {method: counts[method] for method in METHODS if method in counts}
-        return {one.method: one for one in against("local", ordered)} if "local" in ordered else {}
+        return {one.method: one for one in compare("local", ordered)} if "local" in ordered else {}
 
 
 def unpack(regime: Regime, data: Path | None, work: Path) -> str:
@@ -285,12 +285,11 @@ def _detail(regime: Regime, runs: dict[str, Any], differences: Sequence[Differen
     lines += ["| method | seeds | points against local | gain / same / lose | worst client | Holm's p | alignment |"]
     lines += ["|---|---|---|---|---|---|---|"]
     for one in differences:
-        same = len(one.clients) - one.gain - one.lose
         traces = [e["alignment"] for k, e in runs.items() if k.startswith(f"{one.method} | ") and e["alignment"]]
         alignment = " to ".join(f"{float(np.mean([t[i] for t in traces])):.2f}" for i in (0, -1)) if traces else ""
         lines.append(
-            f"| {one.method} | {len(one.seeds)} | {_interval(one)} | {one.gain} / {same} / {one.lose} "
-            f"| {points(one.worst[1])} | {one.p_holm:.3f} | {alignment} |"
+            f"| {one.method} | {len(one.seeds)} | {_interval(one)} | {one.gain} / {one.unchanged} / {one.lose} "
+            f"| {points(one.worst.difference)} | {one.p_holm:.3f} | {alignment} |"
         )
     return lines
 

@@ -116,6 +116,17 @@ def test_a_frozen_guide_and_rms_steps_are_refused_together() -> None:
         LogitOptions(server_lr=0, server_step="rms")
 
 
+def test_the_recommended_preset_fills_in_what_is_not_given() -> None:
+    expected = {"quiz": "rotating", "guide_weight": "adaptive", "server_step": "rms"}
+    logits, features = LogitOptions(preset="recommended"), FeatureOptions(preset="recommended")
+    assert logits.model_dump(exclude_defaults=True) == {"preset": "recommended", **expected, "guide_init": "zeros"}
+    assert features.model_dump(exclude_defaults=True) == {"preset": "recommended", **expected}
+    own = LogitOptions(preset="recommended", guide_weight=0.5, guide_init="normal")
+    assert (own.guide_weight, own.guide_init, own.quiz) == (0.5, "normal", "rotating")
+    assert LogitOptions(**logits.model_dump()) == logits  # as a file of a run is read back
+    assert LogitOptions(preset="paper") == LogitOptions()
+
+
 @pytest.mark.parametrize("init", ["normal", "zeros", "orthogonal"])
 def test_rate_zero_keeps_the_guide_bit_for_bit(init: str) -> None:
     server = FedL2GServer(LogitOptions(server_lr=0.0, guide_init=init), TASK)
@@ -442,7 +453,9 @@ def test_a_rotating_quiz_is_new_each_round_and_everything_trains(
         assert not studied & quiz
         quizzes.append(quiz)
     assert len({frozenset(quiz) for quiz in quizzes}) == 3
-    other = host_of(method={"name": "fedl2g-l", "quiz": "rotating"}, models="small_cnn", batch_size=2).half(1)
+    other = host_of(
+        method={"name": "fedl2g-l", "quiz": "rotating", "warmup_rounds": 0}, models="small_cnn", batch_size=2
+    ).half(1)
     other.study_batch(3)  # a function of the round, not of the rounds before it
     assert set(other.quiz_set.indices.tolist()) == quizzes[2]
 

@@ -84,6 +84,7 @@ register_method(
         uploads="class vectors",
         vectors="logits",
         advice="The first method to try beside local training: it costs little and rarely harms "
-        "(docs/when-it-helps.md). Lower `weight` where clients lose against local training; `distance=mse` compares the logits themselves.",
+        "(docs/when-it-helps.md). Lower `weight` where clients lose against local training; `distance=mse` compares "
+        "the logits themselves.",
     ),
 )

@@ -15,12 +15,13 @@ Beyond the paper, all off by default:
     guide_weight = w         CE + w * MSE; "adaptive": w <- clip(w * exp(adaptive_rate * alignment), 0, 4) after a round
                              of training, from 1; private to the client
     server_step = rms        G[y] <- G[y] - rms_step * pi[y] / RMS(pi[y]) for every class y that was sent
+    preset = recommended     these three and, in logit space, guide_init = zeros (docs/when-it-helps.md)
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -48,7 +49,13 @@ class FedL2GOptions(Options):
     """FedL2G's options; the two variants differ in the guided space and the server's learning rate."""
 
     space: ClassVar[Space]
+    recommended: ClassVar[dict[str, Any]] = {"quiz": "rotating", "guide_weight": "adaptive", "server_step": "rms"}
 
+    preset: Literal["paper", "recommended"] = Field(
+        "paper",
+        description="The options that are not given: the paper's, or those that do least harm on small clients (quiz "
+        "rotating, guide_weight adaptive, server_step rms; for fedl2g-l also guide_init zeros).",
+    )
     server_lr: float = Field(ge=0, description=_SERVER_LR)
     warmup_rounds: int = Field(50, ge=0, description="Initial rounds in which only the guiding vectors are trained.")
     quiz: Literal["fixed", "first", "rotating"] | None = Field(
@@ -79,6 +86,13 @@ class FedL2GOptions(Options):
         "normal", description="Initial guiding vectors: N(0,1) entries, zeros, or orthogonal directions."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("preset") == "recommended":
+            return {**cls.recommended, **given}
+        return given
+
     @model_validator(mode="after")
     def _frozen_guide_takes_no_rms_step(self) -> FedL2GOptions:
         if self.server_step == "rms" and self.server_lr == 0:
@@ -94,6 +108,8 @@ class LogitOptions(FedL2GOptions):
     """FedL2G in logit space: guiding vectors as wide as the number of classes."""
 
     space = "logits"
+    # Zero logits prefer no class; random ones contradict the labels until they have been learnt.
+    recommended: ClassVar[dict[str, Any]] = {**FedL2GOptions.recommended, "guide_init": "zeros"}
     name: str = "fedl2g-l"
     server_lr: float = Field(0.1, ge=0, description=_SERVER_LR)
     rms_step: float = Field(0.3, gt=0, description=_RMS_STEP)
@@ -301,9 +317,8 @@ for _options in (LogitOptions, FeatureOptions):
             idle_without_steps=True,
             communication_note="FedL2G's uploads are small: a study batch of B samples has at most B classes, so at "
             "most B rows of the guiding gradient are not zero, and only those are sent.",
-            advice="Use the defaults to reproduce the paper, and quiz=rotating guide_weight=adaptive server_step=rms"
-            f"{' guide_init=zeros' * (_options.space == 'logits')} on your own data, above all with few samples per "
-            "client (docs/when-it-helps.md). While the recorded alignment stays clearly below zero the pull works against "
-            "the clients: lower guide_weight, raise adaptive_rate, or train locally.",
+            advice="Use the defaults to reproduce the paper, and preset=recommended on your own data, above all with "
+            "few samples per client (docs/when-it-helps.md). While the recorded alignment stays clearly below zero the "
+            "pull works against the clients: lower guide_weight, raise adaptive_rate, or train locally.",
         ),
     )

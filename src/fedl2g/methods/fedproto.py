@@ -101,6 +101,7 @@ register_method(
         vectors="features",
         predicts_with_broadcast=True,
         advice="Use it for long runs with similar networks: it predicts by the nearest prototype, which different "
-        "networks agree on late. Compare the accuracy called `head` before you discard it; lower `weight` if that falls, too.",
+        "networks agree on late. Compare the accuracy called `head` before you discard it; lower `weight` if "
+        "that falls, too.",
     ),
 )
