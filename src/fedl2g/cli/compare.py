@@ -75,6 +75,7 @@ def compare_methods(
 
 def _run(comparison: Comparison, display: Display, jobs: int, track: str) -> Dataset:
     """Run what is not finished yet; returns the data."""
+    from fedl2g.round.record import chosen_on
     from fedl2g.runs.batch import run_all
     from fedl2g.runs.tracking import trackers
     from fedl2g.setup import load_data
@@ -94,7 +95,8 @@ def _run(comparison: Comparison, display: Display, jobs: int, track: str) -> Dat
 
     for path, result in run_all(comparison.experiments, jobs=jobs, watch=watch, failed=failed, data=data):
         comparison.add(path, result)
-        display.print(f"{path.name}: best accuracy {result.best_accuracy:.2%}, round {result.best_round}")
+        how = chosen_on(result.selection)
+        display.print(f"{path.name}: best accuracy {result.best_accuracy:.2%}, round {result.best_round} ({how})")
     return data
 
 
