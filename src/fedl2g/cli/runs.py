@@ -69,7 +69,8 @@ def show_run(directory: Path, trust: bool, as_json: bool) -> None:
     if result is not None:
         print_tables(result_table(result))
     elif row["status"] == "running" and row["best_accuracy"] is not None:
-        print_line(f"best accuracy so far {row['best_accuracy']:.2%}, round {row['best_round']}")
+        how = chosen_on(row["selection"])
+        print_line(f"best accuracy so far {row['best_accuracy']:.2%}, round {row['best_round']} ({how})")
     elif row["best_accuracy"] is not None:
         print_line(
             f"best accuracy so far {row['best_accuracy']:.2%} ({chosen_on(row['selection'])}); continue with "

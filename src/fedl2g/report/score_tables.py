@@ -38,7 +38,10 @@ def compared_scores_table(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> T
         for name in _COLUMNS:
             values = [one[name] for one in overall if one.get(name) is not None]
             means[label][name] = sum(values) / len(values) if values else None
-    return _table("Best models, in % of the test samples, mean over seeds", "method", _COLUMNS, means)
+    selections = {chosen_on(scores["selection"]) for runs in found.values() for scores in runs}
+    table = _table("Best models, in % of the test samples, mean over seeds", "method", _COLUMNS, means)
+    table.caption = ", ".join(sorted(selections))
+    return table
 
 
 def _table(title: str, first: str, columns: Mapping[str, str], rows: Mapping[str, Mapping[str, Any]]) -> Table:

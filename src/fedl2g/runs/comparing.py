@@ -10,6 +10,7 @@ from rich.console import Console
 from fedl2g.data import Dataset
 from fedl2g.errors import FedL2GError
 from fedl2g.federation import Observer
+from fedl2g.round.record import chosen_on
 from fedl2g.runs.batch import STOPPING, run_all
 from fedl2g.runs.batch_progress import BatchProgress
 from fedl2g.runs.comparison import Comparison
@@ -51,7 +52,8 @@ def run_comparison(
             comparison.experiments, jobs=jobs, watch=watch, failed=failed, data=data, tick=batch.tick, promise=promise
         ):
             comparison.add(path, result)
-            batch.ended(path, f"best accuracy {result.best_accuracy:.2%}, round {result.best_round}")
+            how = chosen_on(result.selection)
+            batch.ended(path, f"best accuracy {result.best_accuracy:.2%}, round {result.best_round} ({how})")
     finally:
         batch.close()
     return data
