@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 # A new .venv has no byte code yet: the first process writes it, and all others start in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-deployment check format lint types imports bench wheel clean
+.PHONY: demo test test-slow test-deployment check format lint types imports bench wheel clean
 
 demo: $(INSTALLED)
 	$(BIN)/fedl2g compare --methods local,fedl2g-l,fedl2g-f --dataset digits --clients 20 --partition dirichlet:0.1 \
@@ -17,6 +17,10 @@ demo: $(INSTALLED)
 # Files in their order: xdist would keep those with few tests for last, and they are the slow ones.
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The Flower simulation, every kind of kill, and whatever else starts many processes or builds large networks.
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 # Real SuperLink and SuperNodes with TLS and authentication: minutes of process starts, so not part of `test`.
 test-deployment: $(INSTALLED)

@@ -46,7 +46,7 @@ def bare_clients(setup: Setup, method: str) -> list[BareClient]:
     clients = []
     for number in range(setup.experiment.clients):
         architecture = setup.architecture(number)
-        model, layout = task.build(architecture, "init", number), task.layout(architecture)
+        model, layout = task.build_client(architecture, number), task.layout(architecture)
 
         def tensors(indices: Tensor, layout: torch.memory_format = layout) -> tuple[Tensor, Tensor]:
             x = torch.from_numpy(setup.dataset.images[indices.numpy()]).float() / 127.5 - 1

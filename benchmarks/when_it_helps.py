@@ -2,14 +2,16 @@
 
     python benchmarks/when_it_helps.py --data DIR            # run what is missing; DIR holds the packed image sets
     python benchmarks/when_it_helps.py --only digits         # the embedded digits alone: needs no DIR
-    python benchmarks/when_it_helps.py --table               # the Markdown table of what is there
+    python benchmarks/when_it_helps.py --table               # the Markdown tables of what is there
+    python benchmarks/when_it_helps.py --size full ...       # more rounds, more images, every method with every seed
 
-Each run is a run of the package in this process (inline engine, one thread). Its result is one entry of the regime's
-file in benchmarks/results/when-it-helps/; finished entries are not repeated, so the study can be interrupted at any
-time. Seed 0 of everything comes first, then seed 1, and so on: after each pass the table is complete. With `--jobs 2`
-two runs go on at the same time.
+Each run is a run of the package in this process (inline engine, one thread). Its result is one line of the regime's
+file in benchmarks/results/when-it-helps/SIZE/; finished runs are not repeated, so the study can be interrupted at any
+time. It goes through the passes of its size one after the other, and through each pass seed by seed: the table is
+complete after each seed. With `--jobs 2` two runs go on at the same time.
 
-Every method trains for the same number of rounds; FedL2G's warm-up rounds, in which no client trains, come on top.
+Every method trains for the same number of rounds; FedL2G's warm-up rounds, in which no client trains, come on top. The
+score is the accuracy after the last round: nothing is chosen on test data.
 """
 
 from __future__ import annotations
@@ -17,14 +19,13 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import statistics
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,76 +33,186 @@ import numpy as np
 
 from fedl2g.experiment import Experiment
 from fedl2g.files import write_text
+from fedl2g.runs.statistics import Count, Difference, against, points
 from fedl2g.setup import Setup, prepare
 
 RESULTS = Path(__file__).parent / "results" / "when-it-helps"
-RMS_STEP = 0.1
-ROTATING, ADAPTIVE = {"quiz": "rotating"}, {"guide_weight": "adaptive"}
-RMS = {"server_step": "rms", "rms_step": RMS_STEP}
 
+RECOMMENDED: dict[str, Any] = {"quiz": "rotating", "guide_weight": "adaptive", "server_step": "rms"}
+ZEROS = {"guide_init": "zeros"}  # recommended in logit space only
+OPTIONS: dict[str, dict[str, Any]] = {
+    f"fedl2g-{space}, {label}": {"name": f"fedl2g-{space}", **options}
+    for space in ("l", "f")
+    for label, options in {
+        "frozen guide": {"server_lr": 0.0},
+        **{f"{name} {value}": {name: value} for name, value in RECOMMENDED.items()},
+    }.items()
+} | {
+    "fedl2g-l, guide_init zeros": {"name": "fedl2g-l", **ZEROS},
+    "fedl2g-l, recommended but guide_init normal": {"name": "fedl2g-l", **RECOMMENDED},
+}
 METHODS: dict[str, dict[str, Any]] = {
     "local": {"name": "local"},
-    **{
-        f"fedl2g-{space}{suffix}": {"name": f"fedl2g-{space}", **options}
-        for suffix, options in {
-            "": {},
-            ", recommended": {**ROTATING, **ADAPTIVE, **RMS},
-            ", frozen": {"server_lr": 0.0},
-            ", rotating": ROTATING,
-            ", adaptive": ADAPTIVE,
-            ", rms": RMS,
-        }.items()
-        for space in ("l", "f")
-    },
     "feddistill": {"name": "feddistill"},
     "fedproto": {"name": "fedproto"},
     "fedmrl": {"name": "fedmrl"},
+    "fedl2g-l": {"name": "fedl2g-l"},
+    "fedl2g-l, recommended": {"name": "fedl2g-l", **RECOMMENDED, **ZEROS},
+    "fedl2g-f": {"name": "fedl2g-f"},
+    "fedl2g-f, recommended": {"name": "fedl2g-f", **RECOMMENDED},
 }
+MAIN, EVERY = tuple(METHODS), (*METHODS, *OPTIONS)
+CORE = tuple(method for method in MAIN if method not in ("fedproto", "fedmrl"))  # what the small study runs first
+METHODS |= OPTIONS
 
 
 @dataclass(frozen=True)
 class Regime:
-    """One setting: its data, its clients, and how long they train."""
+    """One setting: its data and its clients."""
 
     name: str
-    seeds: int
+    kind: str  # digits, images or paper: what the passes of a size choose from
     settings: dict[str, Any]
     packed: str = ""  # the packed image set in --data; "" for a dataset of the package
     splits: tuple[str, ...] = ("train",)
-    rounds: int = 20
-    warmup: int = 10
-    methods: tuple[str, ...] = field(default=tuple(METHODS))
 
 
 def _digits(name: str, clients: int, partition: str) -> Regime:
     settings = {"dataset": "digits", "image_size": 16, "partition": partition, "models": "small", "clients": clients}
-    return Regime(name, 5, settings, rounds=30)
+    return Regime(name, "digits", settings)
 
 
-def _images(name: str, packed: str, partition: str, **more: Any) -> Regime:
-    settings = {"samples": 4000, "image_size": 32, "partition": partition, "models": "small", "clients": 20}
-    return Regime(name, 3, settings, packed, **more)
+def _images(name: str, packed: str, partition: str, *splits: str) -> Regime:
+    settings = {"image_size": 32, "partition": partition, "models": "small", "clients": 20}
+    return Regime(name, "images", settings, packed, splits or ("train",))
 
 
-DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
 REGIMES = (
     _digits("digits, 20 clients, Dirichlet 0.1", 20, "dirichlet:0.1"),
     _digits("digits, 40 clients, Dirichlet 0.5", 40, "dirichlet:0.5"),
     _digits("digits, 20 clients, IID", 20, "iid"),
-    _images("PACS, 20 clients by domain", "pacs", "domain", splits=DOMAINS),
     _images("Cifar10, 20 clients, Dirichlet 0.1", "cifar10", "dirichlet:0.1"),
     _images("Cifar100, 20 clients, Dirichlet 0.1", "cifar100", "dirichlet:0.1"),
-    _images("Flowers102, 20 clients, Dirichlet 0.1", "flowers102", "dirichlet:0.1", splits=("train", "val", "test")),
+    _images("PACS, 20 clients by domain", "pacs", "domain", "photo", "art_painting", "cartoon", "sketch"),
+    _images("Flowers102, 20 clients, Dirichlet 0.1", "flowers102", "dirichlet:0.1", "train", "val", "test"),
     Regime(
         "Cifar10, 10 clients, HtFE_2 (cnn4, resnet18)",
-        1,
-        {"samples": 2000, "partition": "dirichlet:0.1", "models": "htfe2", "clients": 10},
+        "paper",
+        {"partition": "dirichlet:0.1", "models": "htfe2", "clients": 10},
         "cifar10",
-        rounds=10,
-        warmup=5,
-        methods=("local", "fedl2g-l", "fedl2g-l, recommended", "fedl2g-f", "fedl2g-f, recommended", "feddistill"),
     ),
 )
+
+
+@dataclass(frozen=True)
+class Length:
+    """How much one kind of regime trains, and on how many images."""
+
+    rounds: int
+    warmup: int
+    samples: int | None = None
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A part of the study: the regimes of one kind with these methods and seeds 0, 1, ..."""
+
+    kind: str
+    methods: tuple[str, ...]
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the study is."""
+
+    lengths: dict[str, Length]
+    passes: tuple[Pass, ...]
+
+
+SIZES = {
+    "small": Size(
+        {"digits": Length(15, 5), "images": Length(8, 4, 4000), "paper": Length(6, 3, 1000)},
+        (
+            Pass("digits", CORE, 2),
+            Pass("images", CORE, 1),
+            Pass("digits", CORE, 5),
+            Pass("images", CORE, 3),
+            Pass("digits", EVERY, 1),
+            Pass("images", MAIN, 1),
+            Pass("paper", CORE, 1),
+            Pass("digits", EVERY, 5),
+            Pass("images", EVERY, 3),
+        ),
+    ),
+    "full": Size(
+        {"digits": Length(100, 50), "images": Length(100, 50, 8000), "paper": Length(100, 50, 8000)},
+        (Pass("digits", EVERY, 5), Pass("images", EVERY, 3), Pass("paper", EVERY, 3)),
+    ),
+}
+
+
+class Study:
+    """One size of the study and its results."""
+
+    def __init__(self, size: str, results: Path, only: str) -> None:
+        self.size = SIZES[size]
+        self.folder = results / size
+        self.regimes = [regime for regime in REGIMES if only.lower() in regime.name.lower()]
+
+    def todo(self) -> Iterator[tuple[Regime, str, int]]:
+        """What has not been run yet, in order."""
+        planned = {regime.name: set(self.read(regime)) for regime in self.regimes}
+        for one in self.size.passes:
+            for seed in range(one.seeds):
+                for regime in self.regimes:
+                    for method in one.methods if regime.kind == one.kind else ():
+                        if f"{method} | {seed}" not in planned[regime.name]:
+                            planned[regime.name].add(f"{method} | {seed}")
+                            yield regime, method, seed
+
+    def experiment(self, regime: Regime, method: str, seed: int, dataset: str) -> Experiment:
+        """The experiment of one run."""
+        options, length = METHODS[method], self.size.lengths[regime.kind]
+        rounds = length.rounds
+        if options["name"].startswith("fedl2g"):
+            options, rounds = {**options, "warmup_rounds": length.warmup}, rounds + length.warmup
+        settings = {**regime.settings, "dataset": dataset, "rounds": rounds, "patience": 0, "evaluate_every": rounds}
+        if length.samples is not None:
+            settings["samples"] = length.samples
+        return Experiment(method=options, seed=seed, **settings)
+
+    def file(self, regime: Regime) -> Path:
+        """The results of a regime."""
+        kept = "".join(c for c in regime.name.lower().replace(" ", "-") if c.isalnum() or c in "-._")
+        return self.folder / f"{kept}.json"
+
+    def read(self, regime: Regime) -> dict[str, Any]:
+        """The finished runs of a regime by "method | seed"."""
+        path = self.file(regime)
+        runs: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else {}
+        return runs
+
+    def store(self, regime: Regime, key: str, entry: dict[str, Any]) -> None:
+        """Add one run to the file of its regime, one line per run."""
+        length = self.size.lengths[regime.kind]
+        settings = {**regime.settings, "rounds": length.rounds, "warmup_rounds": length.warmup}
+        if length.samples is not None:
+            settings["samples"] = length.samples
+        runs = {**self.read(regime), key: entry}
+        lines = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in runs.items())
+        head = f' "regime": {json.dumps(regime.name)},\n "settings": {json.dumps(settings)}'
+        write_text(self.file(regime), f'{{\n{head},\n "runs": {{\n{lines}\n }}\n}}\n')
+
+    def differences(self, regime: Regime) -> dict[str, Difference]:
+        """Every method against local training."""
+        counts: dict[str, dict[int, dict[int, Count]]] = {}
+        for key, entry in self.read(regime).items():
+            method, seed = key.split(" | ")
+            pairs = zip(entry["correct"], entry["test_samples"], strict=True)
+            counts.setdefault(method, {})[int(seed)] = {i: Count(c, n) for i, (c, n) in enumerate(pairs)}
+        ordered = {method: counts[method] for method in METHODS if method in counts}
+        return {one.method: one for one in against("local", ordered)} if "local" in ordered else {}
 
 
 def unpack(regime: Regime, data: Path | None, work: Path) -> str:
@@ -117,20 +228,11 @@ def unpack(regime: Regime, data: Path | None, work: Path) -> str:
 
         parts = [load(str(data / f"{regime.packed}.npz"), split) for split in regime.splits]
         arrays = {"images": np.concatenate([x for x, _ in parts]), "labels": np.concatenate([y for _, y in parts])}
-        if len(parts) > 1 and regime.settings["partition"] == "domain":
+        if regime.settings["partition"] == "domain":
             arrays["domains"] = np.concatenate([np.full(len(y), i) for i, (_, y) in enumerate(parts)])
             arrays["domain_names"] = np.array(regime.splits)
         np.savez(target, **arrays)
     return str(target)
-
-
-def experiment_of(regime: Regime, method: str, seed: int, dataset: str) -> Experiment:
-    """The experiment of one entry."""
-    options, rounds = METHODS[method], regime.rounds
-    if options["name"].startswith("fedl2g"):
-        options, rounds = {**options, "warmup_rounds": regime.warmup}, rounds + regime.warmup
-    settings = {**regime.settings, "dataset": dataset, "rounds": rounds, "patience": 0, "evaluate_every": 2}
-    return Experiment(method=options, seed=seed, **settings)
 
 
 def execute(experiment: Experiment) -> dict[str, Any]:
@@ -138,7 +240,6 @@ def execute(experiment: Experiment) -> dict[str, Any]:
     from fedl2g.engines.inline import InlineEngine
     from fedl2g.federation import Federation
     from fedl2g.methods.registry import get_method
-    from fedl2g.round.record import best_record
 
     started, setup = time.process_time(), prepare(experiment)
     method, engine = get_method(experiment.method.name), InlineEngine(setup)
@@ -146,18 +247,13 @@ def execute(experiment: Experiment) -> dict[str, Any]:
     federation = Federation(setup.experiment, server, engine)
     federation.run()
     engine.close()
-    best, last = best_record(federation.history), federation.history[-1]
-    assert best is not None
-    assert best.accuracy is not None
-    assert last.accuracy is not None
+    last = federation.history[-1].accuracy
+    assert last is not None
     alignment = [record.metrics["alignment"] for record in federation.history if "alignment" in record.metrics]
     return {
-        "best": round(best.accuracy.pooled, 5),
-        "best_round": best.round,
-        "last": round(last.accuracy.pooled, 5),
+        "accuracy": round(last.pooled, 5),
         "test_samples": [len(part) for part in setup.partition.test],
-        "best_clients": _correct(best.accuracy.clients, setup),
-        "last_clients": _correct(last.accuracy.clients, setup),
+        "correct": _correct(last.clients, setup),
         "alignment": [round(alignment[i], 3) for i in (0, len(alignment) // 2, -1)] if alignment else [],
         "cpu_seconds": round(time.process_time() - started),
     }
@@ -168,100 +264,68 @@ def _correct(accuracies: dict[int, float], setup: Setup) -> list[int]:
     return [round(accuracies[client] * len(part)) for client, part in enumerate(setup.partition.test)]
 
 
-def file_of(regime: Regime) -> Path:
-    """The results of a regime."""
-    return RESULTS / (
-        regime.name.lower().replace(",", "").replace("(", "").replace(")", "").replace(" ", "-") + ".json"
-    )
-
-
-def read(regime: Regime) -> dict[str, Any]:
-    """The stored results of a regime: its settings, and entries by "method | seed"."""
-    path = file_of(regime)
-    if path.exists():
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
-    return {"regime": regime.name, "settings": {}, "runs": {}}
-
-
-def store(regime: Regime, key: str, entry: dict[str, Any]) -> None:
-    """Add one entry to the file of a regime, one line per run."""
-    found = read(regime)
-    found["settings"] = {**regime.settings, "rounds": regime.rounds, "warmup_rounds": regime.warmup}
-    found["runs"][key] = entry
-    runs = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in found["runs"].items())
-    head = ",\n".join(f" {json.dumps(k)}: {json.dumps(found[k])}" for k in ("regime", "settings"))
-    write_text(file_of(regime), f'{{\n{head},\n "runs": {{\n{runs}\n }}\n}}\n')
-
-
-def todo(regimes: list[Regime]) -> Iterator[tuple[Regime, str, int]]:
-    """What has not been run yet, seed by seed."""
-    for seed in range(max(regime.seeds for regime in regimes)):
-        for regime in regimes:
-            if seed < regime.seeds:
-                done = read(regime)["runs"]
-                yield from ((regime, m, seed) for m in regime.methods if f"{m} | {seed}" not in done)
-
-
-def table(regimes: list[Regime], score: str) -> str:
-    """Markdown: for each regime and method the accuracy, the mean paired difference to local, and whom it helped."""
-    lines = []
-    for regime in regimes:
-        runs = read(regime)["runs"]
-        seeds = [s for s in range(regime.seeds) if f"local | {s}" in runs]
-        if not seeds:
-            continue
-        lines += ["", f"### {regime.name}", ""]
-        lines += ["| method | accuracy % | against local, points | helped / same / harmed | worst client | seeds |"]
-        lines += ["|---|---|---|---|---|---|"]
-        for method in regime.methods:
-            pairs = [(runs[f"{method} | {s}"], runs[f"local | {s}"]) for s in seeds if f"{method} | {s}" in runs]
-            if pairs:
-                lines.append(f"| {method} | {_cells(pairs, score, baseline=method == 'local')} |")
+def tables(study: Study) -> str:
+    """Markdown: points against local for every regime and main method, then each regime in detail."""
+    found = {regime.name: study.differences(regime) for regime in study.regimes}
+    shown = [method for method in MAIN if method != "local"]
+    lines = ["| regime | " + " | ".join(shown) + " |", "|---" * (len(shown) + 1) + "|"]
+    for name, differences in found.items():
+        if differences:
+            cells = [_interval(differences[m]) if m in differences else "" for m in shown]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    for regime in study.regimes:
+        if found[regime.name]:
+            lines += ["", *_detail(regime, study.read(regime), list(found[regime.name].values()))]
     return "\n".join(lines)
 
 
-def _cells(pairs: list[tuple[dict[str, Any], dict[str, Any]]], score: str, *, baseline: bool) -> str:
-    accuracy = f"{100 * statistics.fmean(own[score] for own, _ in pairs):.1f}"
-    if baseline:
-        return f"{accuracy} | - | - | - | {len(pairs)}"
-    difference = 100 * statistics.fmean(own[score] - local[score] for own, local in pairs)
-    changes = [
-        (a - b) / n
-        for own, local in pairs
-        for a, b, n in zip(own[f"{score}_clients"], local[f"{score}_clients"], own["test_samples"], strict=True)
-    ]
-    counts = [sum(c > 0 for c in changes), sum(c == 0 for c in changes), sum(c < 0 for c in changes)]
-    shown = " / ".join(map(str, counts))
-    return f"{accuracy} | {difference:+.1f} | {shown} | {100 * min(changes):+.0f} | {len(pairs)}"
+def _detail(regime: Regime, runs: dict[str, Any], differences: Sequence[Difference]) -> list[str]:
+    local = [entry["accuracy"] for key, entry in runs.items() if key.startswith("local | ")]
+    lines = [f"### {regime.name}", "", f"Local training: {100 * float(np.mean(local)):.1f} % ({len(local)} seeds).", ""]
+    lines += ["| method | seeds | points against local | gain / same / lose | worst client | Holm's p | alignment |"]
+    lines += ["|---|---|---|---|---|---|---|"]
+    for one in differences:
+        same = len(one.clients) - one.gain - one.lose
+        traces = [e["alignment"] for k, e in runs.items() if k.startswith(f"{one.method} | ") and e["alignment"]]
+        alignment = " to ".join(f"{float(np.mean([t[i] for t in traces])):.2f}" for i in (0, -1)) if traces else ""
+        lines.append(
+            f"| {one.method} | {len(one.seeds)} | {_interval(one)} | {one.gain} / {same} / {one.lose} "
+            f"| {points(one.worst[1])} | {one.p_holm:.3f} | {alignment} |"
+        )
+    return lines
+
+
+def _interval(one: Difference) -> str:
+    text = f"{points(one.difference)} [{points(one.low)}, {points(one.high)}]"
+    return f"**{text}**" if one.verdict != "no clear difference" else text
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=tuple(SIZES), default="small")
     parser.add_argument("--data", type=Path, help="folder of the packed image sets, with their reader load.py")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "fedl2g-when-it-helps")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", default="", help="regimes whose name contains this text")
-    parser.add_argument("--seeds", type=int, help="at most this many seeds")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
-    parser.add_argument("--table", action="store_true", help="print the table and run nothing")
-    parser.add_argument("--score", choices=("last", "best"), default="last", help="last round, or best on test data")
+    parser.add_argument("--table", action="store_true", help="print the tables and run nothing")
     options = parser.parse_args()
-    regimes = [regime for regime in REGIMES if options.only.lower() in regime.name.lower()]
+    study = Study(options.size, options.results, options.only)
     if options.table:
-        print(table(regimes, options.score))
+        print(tables(study))
         return
     options.work.mkdir(parents=True, exist_ok=True)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    missing = [one for one in todo(regimes) if options.seeds is None or one[2] < options.seeds]
+    study.folder.mkdir(parents=True, exist_ok=True)
+    missing = list(study.todo())
     datasets = {regime.name: unpack(regime, options.data, options.work) for regime, _, _ in missing}
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.jobs, spawn, initializer=_one_thread) as pool:
-        started = {pool.submit(execute, experiment_of(r, m, s, datasets[r.name])): (r, m, s) for r, m, s in missing}
+        started = {pool.submit(execute, study.experiment(r, m, s, datasets[r.name])): (r, m, s) for r, m, s in missing}
         for done in as_completed(started):
             regime, method, seed = started[done]
             entry = done.result()
-            store(regime, f"{method} | {seed}", entry)
-            print(f"{regime.name} | {method} | {seed}: {entry['last']} ({entry['cpu_seconds']} s)", flush=True)
+            study.store(regime, f"{method} | {seed}", entry)
+            print(f"{regime.name} | {method} | {seed}: {entry['accuracy']} ({entry['cpu_seconds']} s)", flush=True)
 
 
 def _one_thread() -> None:

@@ -121,6 +121,8 @@ def read_outcome(path: Path) -> dict[str, Any]:
         "result": None if result is None else _without_times(result.to_dict()),
         "checkpoint": checkpoint.round,
         "files": {path.name: path.read_bytes() for path in sorted(checkpoint.path.glob("*.safetensors"))},
+        "best round": checkpoint.best.round if checkpoint.best is not None else None,
+        "best": {path.name: path.read_bytes() for path in sorted(checkpoint.path.glob("best/*.safetensors"))},
         "partition": (path / "partition.json").read_bytes(),
     }
 

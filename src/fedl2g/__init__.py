@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from fedl2g.api.comparison import ComparedMethods
+    from fedl2g.api.data import Data, data
+    from fedl2g.api.result import Result
+    from fedl2g.api.running import compare, load, resume, run
     from fedl2g.data import load_dataset, make_partition
     from fedl2g.engines.base import Engine, register_engine
     from fedl2g.experiment import Execution, Experiment
@@ -26,11 +30,12 @@ if TYPE_CHECKING:
     from fedl2g.round.rules import register_rule
     from fedl2g.round.sampler import Sampler, register_sampler
     from fedl2g.runs.result import RunResult
-    from fedl2g.runs.runner import resume, run
 
 _HOMES = {
     "ClientHalf": "methods.base",
     "Combined": "methods.base",
+    "ComparedMethods": "api.comparison",
+    "Data": "api.data",
     "Engine": "engines.base",
     "Execution": "experiment",
     "Experiment": "experiment",
@@ -38,26 +43,32 @@ _HOMES = {
     "Options": "methods.options",
     "Payload": "payload",
     "Reply": "methods.base",
+    "Result": "api.result",
     "RoundRecord": "round.record",
     "RunResult": "runs.result",
     "Sampler": "round.sampler",
     "ServerHalf": "methods.base",
     "Trained": "methods.base",
     "Traits": "methods.base",
+    "compare": "api.running",
+    "data": "api.data",
     "guiding_gradient": "learning.guidance",
+    "load": "api.running",
     "load_dataset": "data",
     "make_partition": "data",
     "register_engine": "engines.base",
     "register_method": "methods.registry",
     "register_rule": "round.rules",
     "register_sampler": "round.sampler",
-    "resume": "runs.runner",
-    "run": "runs.runner",
+    "resume": "api.running",
+    "run": "api.running",
 }
 
 __all__ = [
     "ClientHalf",
     "Combined",
+    "ComparedMethods",
+    "Data",
     "Engine",
     "Execution",
     "Experiment",
@@ -65,6 +76,7 @@ __all__ = [
     "Options",
     "Payload",
     "Reply",
+    "Result",
     "RoundRecord",
     "RunResult",
     "Sampler",
@@ -72,7 +84,10 @@ __all__ = [
     "Trained",
     "Traits",
     "__version__",
+    "compare",
+    "data",
     "guiding_gradient",
+    "load",
     "load_dataset",
     "make_partition",
     "register_engine",

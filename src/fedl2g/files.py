@@ -84,7 +84,7 @@ def _written_aside(
         yield partial
         if durable:
             for written in partial.rglob("*") if partial.is_dir() else ():
-                if written.name not in on_disk:
+                if str(written.relative_to(partial)) not in on_disk:
                     flush(written)
             flush(partial)
         move(partial, path)

@@ -84,8 +84,14 @@ def nbytes(payload: Payload) -> int:
 
 
 def root_mean_square(payload: Payload) -> float:
-    """The RMS over all floating-point values of a payload, without the 0/1 entry `present`; 0 when it has none."""
+    """The RMS over all floating-point values of a payload; 0 when it has none.
+
+    Of dense class vectors only the rows marked as present count: neither the marks nor the zeros between them are
+    values of the client.
+    """
     values = [t for name, t in payload.items() if t.is_floating_point() and name != PRESENT]
+    if PRESENT in payload:
+        values = [t[payload[PRESENT] > 0.5] for t in values]
     count = sum(t.numel() for t in values)
     return (sum(float(t.double().square().sum()) for t in values) / count) ** 0.5 if count else 0.0
 

@@ -16,6 +16,8 @@ from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.learning.client import Task
 from fedl2g.learning.devices import resolve_device
+from fedl2g.methods.registry import get_method
+from fedl2g.models.size import smallest
 from fedl2g.references import is_reference, load_plugin, loaded_plugins
 
 Progress = Callable[[str, int, int | None], None]
@@ -33,17 +35,19 @@ class Setup:
     @property
     def task(self) -> Task:
         """The parameters shared by the server and all clients."""
-        e = self.experiment
+        e, choices = self.experiment, self.experiment.choices
         return Task(
             classes=self.dataset.classes,
             image_shape=self.dataset.image_shape,
             seed=e.seed,
-            rounds=e.rounds,
-            auxiliary=e.architectures[0],
+            rounds=e.rounds if get_method(e.method.name).traits.uses_rounds else None,
+            auxiliary=auxiliary_architecture(e, self.dataset.classes, self.dataset.image_shape),
             batch_size=e.batch_size,
             local_epochs=e.local_epochs,
             client_lr=e.client_lr,
-            reshuffle=e.reshuffle,
+            reshuffle=choices.reshuffle,
+            equal_start=choices.equal_start,
+            quiz=choices.quiz,
             dtype=getattr(torch, e.precision),
             channels_last=e.channels_last,
         )
@@ -81,9 +85,18 @@ class Setup:
     def check(self) -> None:
         """Raise SettingError, before anything is written, for a missing device or an unusable network of the user."""
         resolve_device(self.experiment.device)
-        for name in dict.fromkeys(self.experiment.architectures):
+        named = [*self.experiment.architectures, self.experiment.auxiliary or ""]
+        for name in dict.fromkeys(named):
             if is_reference(name):
                 self.task.build(name, "check")
+
+
+def auxiliary_architecture(experiment: Experiment, classes: int, image_shape: tuple[int, int, int]) -> str:
+    """The architecture of the server's network: an auxiliary one is the smallest of the group, unless it is named."""
+    traits, group = get_method(experiment.method.name).traits, experiment.architectures
+    if not traits.auxiliary_network:
+        return group[0]  # its head is like every other
+    return experiment.auxiliary or smallest(group, classes=classes, image_shape=image_shape)
 
 
 def prepare(experiment: Experiment, progress: Progress | None = None, data: Dataset | None = None) -> Setup:
@@ -107,7 +120,7 @@ def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
         dataset.domains,
         clients=experiment.clients,
         classes=dataset.classes,
-        seed=experiment.seed,
+        seed=experiment.choices.partition_seed,
         test_fraction=experiment.test_fraction,
     )
     return with_validation(partition, experiment, dataset)
@@ -123,7 +136,7 @@ def with_validation(partition: Partition, experiment: Experiment, dataset: Datas
         )
     if partition.validation or not fraction:
         return partition
-    return hold_out(partition, dataset.labels, fraction, experiment.seed)
+    return hold_out(partition, dataset.labels, fraction, experiment.choices.partition_seed)
 
 
 def settle_layout(experiment: Experiment, dataset: Dataset) -> Experiment:

@@ -34,14 +34,14 @@ LABELS = [0, 1, 0, 1, 0, 1]
 
 def test_arrays_are_stored_once_by_content(own_cache):
     first, again = data(pixels(), LABELS), data(pixels().copy(), np.array(LABELS))
-    assert first.source == again.source
-    assert first.source != data(pixels(), LABELS[::-1]).source
+    assert first.settings["dataset"] == again.settings["dataset"]
+    assert first.settings["dataset"] != data(pixels(), LABELS[::-1]).settings["dataset"]
     assert sum(entry.is_dir() for entry in own_cache.iterdir()) == 2
     np.testing.assert_array_equal(first.dataset.images, pixels().transpose(0, 3, 1, 2))
 
 
 def test_stored_arrays_open_by_name_in_another_process():
-    source = data(pixels(), LABELS).source
+    source = data(pixels(), LABELS).settings["dataset"]
     code = f"import fedl2g.data as d; x = d.load_dataset({source!r}); print(len(x), x.labels.tolist())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "6 [0, 1, 0, 1, 0, 1]"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -394,17 +395,20 @@ def test_paths_of_a_site_file_are_relative_to_it(tmp_path: Path) -> None:
     assert site.path(site.store) == (tmp_path / "store").resolve()
 
 
-def same_predictions(out: Path, model: Any, images: torch.Tensor) -> dict[str, Any]:
-    """Weights and program in the folder predict as the model does; what is written about them."""
+def same_predictions(out: Path, half: Any, images: torch.Tensor) -> dict[str, Any]:
+    """The program in the folder predicts as the method does, its weights are the network's; what is written of them."""
+    model = half.model.eval()
     with torch.no_grad():
-        expected = model.eval()(images / 127.5 - 1.0)[1]
+        expected, own = half.predict(images / 127.5 - 1.0), model(images / 127.5 - 1.0)[1]
         program = torch.jit.load(out / "model.torchscript")
         assert torch.allclose(program(images), expected, atol=1e-5)
         assert program(images.to(torch.uint8)).shape == expected.shape
         for parameter in model.parameters():
             parameter.zero_()
         model.load_state_dict(safetensors.torch.load_file(out / "weights.safetensors"))
-        assert torch.equal(model(images / 127.5 - 1.0)[1], expected)
+        assert torch.equal(model(images / 127.5 - 1.0)[1], own)
+    with zipfile.ZipFile(out / "model.torchscript") as archive:  # no path of this machine leaves it
+        assert not any(str(Path(torch.__file__).parent.parent).encode() in archive.read(n) for n in archive.namelist())
     about: dict[str, Any] = json.loads((out / "model.json").read_text())
     return about
 
@@ -413,19 +417,32 @@ def test_the_model_of_a_run_is_exported_and_predicts_the_same(fedl2g: Any, tmp_p
     from fedl2g.data import load_dataset
     from fedl2g.engines.host import Host
     from fedl2g.learning.devices import resolve_device
+    from fedl2g.methods.registry import get_method
+    from fedl2g.runs.checkpoint import Checkpoint
     from fedl2g.runs.directory import RunDirectory
     from fedl2g.setup import Setup
 
+    # FedMRL predicts with a network that the server sends: its own network alone would predict otherwise.
     assert fedl2g("run", *TINY, "--method", "fedmrl", "--set", "execution.checkpoint_every=1", "--out", "run").code == 0
-    assert fedl2g("export", "run", "--client", "1", "--out", "model").code == 0
+    said = fedl2g("export", "run", "--client", "1", "--which", "last", "--out", "model")
     directory = RunDirectory.open(tmp_path / "run")
     experiment = directory.experiment()
     dataset = load_dataset(experiment.dataset, samples=experiment.samples)
-    host = Host(Setup(experiment, dataset, directory.partition()), resolve_device("cpu"))
-    host.load_state(1, safetensors.torch.load_file("run/checkpoints/round-000002/client-000001.safetensors"))
+    setup = Setup(experiment, dataset, directory.partition())
+    host = Host(setup, resolve_device("cpu"))
+    checkpoint = Checkpoint(tmp_path / "run/checkpoints/round-000002")
+    state = checkpoint.client(1)
+    assert state is not None
+    host.load_state(1, state)
+    server = get_method("fedmrl").server(experiment.method, setup.task)
+    server.load_state_dict(checkpoint.server())
+    evaluation = host.evaluate(1, server.broadcast(3))
+    assert directory.history()[-1].accuracy.counts[1] == (evaluation.correct, evaluation.samples)  # type: ignore[union-attr]
     images = torch.from_numpy(dataset.images[:20]).float()
-    about = same_predictions(Path("model"), host.half(1).model, images)
-    assert (about["architecture"], about["round"], about["client"]) == ("small_cnn", 2, 1)
+    about = same_predictions(Path("model"), host.half(1), images)
+    assert (about["architecture"], about["round"], about["client"], about["which"]) == ("small_cnn", 2, 1, "last")
+    assert about["test_accuracy"] == evaluation.correct / evaluation.samples
+    assert f"last model: round 2, test accuracy {about['test_accuracy']:.2%}" in said.out
     assert about["classes"] == list(dataset.class_names)
     for arguments, sentence in (
         (("run",), "name the client, for example --client 0"),
@@ -439,7 +456,8 @@ def test_the_model_of_a_run_is_exported_and_predicts_the_same(fedl2g: Any, tmp_p
 
 def test_the_model_of_a_site_is_exported_and_predicts_the_same(fedl2g: Any, hospitals: Path) -> None:
     north = hospitals / "sites" / "north"
-    nothing = fedl2g("export", str(north / "site.toml"), "--trust", "--out", "model")
+    export = ("export", str(north / "site.toml"), "--trust", "--force", "--out", "model")
+    nothing = fedl2g(*export)
     assert (nothing.code, "its runs: none" in nothing.sentence) == (2, True)
     file = read_site(north / "site.toml", trust=True)
     coordinator = read_coordinator(hospitals / "coordinator/experiment.toml")
@@ -448,13 +466,24 @@ def test_the_model_of_a_site_is_exported_and_predicts_the_same(fedl2g: Any, hosp
     request = Request("run1", experiment, table.classes, table.image_shape, 60, server.broadcast(60))
     node = make_node(file, request)
     assert node.train(request).report.steps > 0
-    assert fedl2g("export", str(north / "site.toml"), "--trust", "--out", "model").code == 0
     host = node._host(node._store(request).before(61))
+    none_yet = fedl2g(*export)
+    assert (none_yet.code, "has not named a best round yet; take" in none_yet.sentence) == (2, True)
+    assert fedl2g(*export, "--which", "last").code == 0
+    later = Request("run1", experiment, table.classes, table.image_shape, 61, server.broadcast(61), best=60)
+    assert node.train(later).report.steps > 0
+    said = fedl2g(*export, "--metrics", "auroc,confusion")
     images = torch.from_numpy(load_data(file, table.classes, table.image_shape).images).float()
-    about = same_predictions(Path("model"), host.half(0).model, images)
+    found = host.evaluate(0, {})
+    about = same_predictions(Path("model"), host.half(0), images)
     assert (about["site"], about["round"], about["run"]) == ("north", 60, "run1")
+    assert (about["test_accuracy"], about["test_samples"]) == (found.correct / found.samples, found.samples)
+    assert (
+        f"best model: round 60 (best round chosen on test data), test accuracy {about['test_accuracy']:.2%}" in said.out
+    )
     assert about["classes"] == ["zero", "one"]
-    other = fedl2g("export", str(north / "site.toml"), "--trust", "--out", "model", "--run", "run2")
+    assert sum(map(sum, about["metrics"]["confusion"])) == found.samples
+    other = fedl2g(*export, "--run", "run2")
     assert (other.code, "its runs: run1" in other.sentence) == (2, True)
 
 

@@ -113,6 +113,10 @@ def test_any_field_can_be_given_an_option(setting: str, words: list[str], value:
     assert given(*words, fields=(setting,)).overrides == {setting: value}
 
 
+def test_the_protocol_has_an_option() -> None:
+    assert given("--protocol", "paper", "--seed", "4").experiment().choices.partition_seed == 1
+
+
 def test_a_literal_shows_its_words() -> None:
     assert field_option("precision").metavar == "float32|float64"
 

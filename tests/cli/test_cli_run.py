@@ -36,7 +36,9 @@ def test_run_prints_one_json_object_and_leaves_a_run_directory(fedl2g, tmp_path:
 
     listed = json.loads(fedl2g("list", ".", "--json").out)
     assert {row["run"] for row in listed} == {"a", "b"}
-    assert [line.split()[-1] for line in fedl2g("list", ".").out.splitlines()] == ["run", "a", "b"]
+    *rows, chosen = fedl2g("list", ".").out.splitlines()
+    assert [line.split()[-1] for line in rows] == ["run", "a", "b"]
+    assert chosen == "best: best round chosen on test data"
 
     shown = json.loads(fedl2g("show", "a", "--json").out)
     assert shown["result"]["best_accuracy"] == result["best_accuracy"]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from torchvision.transforms import Resize
 
 from fedl2g.data import Dataset, dataset_names, describe_datasets, load_dataset
 from fedl2g.data import loading as loading_module
@@ -41,6 +42,12 @@ def pixels_of(content: Content) -> np.ndarray:
 def picture(colour: tuple[int, int, int], size: tuple[int, int] = (96, 80), kind: str = "JPEG") -> bytes:
     out = io.BytesIO()
     Image.new("RGB", size, colour).save(out, kind)
+    return out.getvalue()
+
+
+def png(picture: Image.Image) -> bytes:
+    out = io.BytesIO()
+    picture.save(out, "PNG")
     return out.getvalue()
 
 
@@ -143,6 +150,24 @@ class TestNamed:
         assert pixels.shape == (4, 3, 64, 64)
         brightest = (pixels.mean(axis=(2, 3)) > 125).tolist()
         assert brightest == [[True, True, False], [False, True, False], [False, False, True], [True, False, False]]
+
+    def test_images_of_the_paper_are_stretched_as_by_torchvision(self, tmp_path: Path) -> None:
+        """The paper's public code resizes to 64 x 64: nothing is cut off, whatever the proportions."""
+        pictures = [Image.fromarray(part) for part in (images(1, 40, 90, 3)[0], images(1, 80, 60, 3)[0])]
+        expected = [np.asarray(Resize((64, 64))(part)).transpose(2, 0, 1) for part in pictures]
+        for folder in (flowers := tmp_path / "flowers", domains := tmp_path / "domains"):
+            folder.mkdir()
+        files = self.flowers(flowers)
+        members = {f"jpg/image_{i:05d}.jpg": png(pictures[i % 2]) for i in (1, 2, 3, 4)}
+        tar_gz(files["102flowers.tgz"], members)
+        found = pixels_of(read_flowers102(files, 64))
+        assert [(found[n] == expected[i % 2]).all() for n, i in enumerate((4, 2, 3, 1))] == [True] * 4
+        lists = self.domainnet(domains)
+        listed = [lists[f"sketch_{split}.txt"].read_text().splitlines() for split in ("train", "test")]
+        names = [line.split(" ")[0] for line in (*listed[0], *listed[1])]
+        zip_of(lists["sketch.zip"], {name: png(pictures[n % 2]) for n, name in enumerate(names)})
+        found = pixels_of(read_domainnet(lists, 64))[-len(names) :]
+        assert [(found[n] == expected[n % 2]).all() for n in range(len(names))] == [True] * len(names)
 
     def test_a_missing_flower_is_named(self, tmp_path: Path) -> None:
         files = self.flowers(tmp_path)
@@ -383,7 +408,7 @@ class TestFolder:
             ({"readme.txt": b""}, "has no images"),
             ({"1.png": b""}, "images 0 folders deep"),
             ({"dog/1.png": b"", "art/cat/1.png": b""}, "images 1 and 2 folders deep"),
-            ({"dog/1.png": b"not a picture"}, r"1\.png: the image cannot be read"),
+            ({"dog/1.png": b"not a picture"}, r"1\.png: is not an image in a known format"),
             ({"dog/1.jpg": picture((1, 2, 3))[:300]}, r"1\.jpg: the image cannot be read"),
         ],
     )

@@ -105,6 +105,7 @@ def test_every_second_of_a_round_is_in_one_part(monkeypatch: pytest.MonkeyPatch)
         assert parts["waiting"] == 0
 
 
+@pytest.mark.slow
 def test_workers_wait_while_the_server_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedl2g.engines.workers.step_seconds", lambda *a, **k: 1.0)  # measured for nothing here
     pause = 0.2

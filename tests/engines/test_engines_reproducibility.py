@@ -48,7 +48,9 @@ def test_a_second_execution_is_bit_identical(
     assert outcome(tmp_path / "run") == inline
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(
+    "workers", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_workers_are_bit_identical_to_inline(
     workers: int, tiny: Tiny, outcome: Outcome, inline: dict[str, Any], tmp_path: Path
 ) -> None:

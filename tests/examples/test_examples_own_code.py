@@ -56,6 +56,7 @@ def outcome(run: Path) -> tuple[list[dict[str, object]], dict[str, bytes]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept_workers")
 def test_the_example_method_gives_the_same_numbers_on_every_engine(tmp_path: Path) -> None:
     """Inline by the command, on workers from Python; tests/flower has it on Flower."""
@@ -85,6 +86,7 @@ def test_memory_of_the_example_method(tmp_path: Path) -> None:
     assert server.broadcast(3)["rows"].tolist() == [[3.0, 7.0], [1.0, 1.0]]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_workers")
 def test_own_models_and_data_with_one_channel_and_odd_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_models.py").write_text(

@@ -40,6 +40,7 @@ def pooled(run, clients):
     return 100 * sum(shares) / len(shares)
 
 
+@pytest.mark.slow
 def test_drop_out_is_measured_on_all_clients(example, capsys):
     out, found = example("dropout", DROPOUT=(0, 0.5), EVERY_METHOD=("local",))
     for chance, column in ((0, "0%"), (0.5, "50%")):

@@ -27,7 +27,10 @@ CHANGES: dict[str, Any] = {
     "local_epochs": 2,
     "batch_size": 11,
     "client_lr": 0.02,
+    "protocol": "paper",
     "reshuffle": False,
+    "equal_start": True,
+    "partition_seed": 2,
     "seed": 1,
     "patience": 99,
     "evaluate_every": 2,
@@ -74,6 +77,12 @@ CHANGES: dict[str, Any] = {
     "method.warmup_rounds": 1,
     "method.quiz_size": 1,
     "method.guide_init": "zeros",
+    "method.quiz": "rotating",
+    "method.guide_weight": "adaptive",
+    "method.adaptive_rate": 1.0,
+    "method.server_step": "rms",
+    "method.rms_step": 0.2,
+    "validation_fraction": 0.1,
 }
 HOW = {
     "execution.engine": ["workers", "flower"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -216,6 +216,7 @@ class Kinds(Options):
     free: int
     word: Literal["a", "b"] | None
     several: dict[str, int]
+    either: Annotated[float, Field(ge=0)] | Literal["adaptive"]
 
 
 @pytest.mark.parametrize(
@@ -231,6 +232,7 @@ class Kinds(Options):
         ("free", "a whole number"),
         ("word", "one of a, b"),
         ("several", None),
+        ("either", "a number of at least 0 or adaptive"),
     ],
 )
 def test_limits_are_told_in_words(name: str, words: str | None) -> None:
@@ -253,7 +255,9 @@ def test_every_setting_is_documented() -> None:
         ("batch_size", "(a whole number of at least 1; default 10)"),
         ("samples", "(a whole number of at least 2; absent by default)"),
         ("dataset", '(text that is not empty; default "digits")'),
-        ("reshuffle", "(true or false; default true)"),
+        ("reshuffle", "(true or false; absent by default)"),
+        ("execution.profile", "(true or false; default false)"),
+        ("protocol", '(one of ours, paper; default "ours")'),
         ("execution.engine", '(one of inline, workers, flower; default "inline")'),
         ("noise.scale", '(one of absolute, relative; default "absolute")'),
         ("privacy", "(a table of settings)"),

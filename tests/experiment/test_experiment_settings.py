@@ -57,7 +57,7 @@ def test_is_frozen() -> None:
 def test_defaults_are_the_papers() -> None:
     e = Experiment()
     assert (e.clients, e.rounds, e.batch_size, e.local_epochs, e.client_lr) == (20, 1000, 10, 1, 0.01)
-    assert (e.method.name, e.method.server_lr, e.method.warmup_rounds, e.method.quiz_size) == ("fedl2g-f", 100, 50, 10)
+    assert (e.method.name, e.method.server_lr, e.method.warmup_rounds, e.method.quiz) == ("fedl2g-f", 100, 50, "fixed")
     assert Experiment(method="fedl2g-l").method.server_lr == 0.1
     assert (e.participation, e.patience, e.method.guide_init) == (1.0, 100, "normal")
 

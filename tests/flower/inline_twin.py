@@ -20,7 +20,7 @@ from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.deploy.own_site import load_data, own_site
 from fedl2g.deploy.site_file import read_site
 from fedl2g.engines.base import Absent, Check
-from fedl2g.engines.flower.store import client_folder, newest_state
+from fedl2g.engines.flower.store import client_folder, stored_model
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.engines.states import client_file, read_state
 from fedl2g.experiment import Experiment
@@ -94,9 +94,13 @@ def differences(folder: Path, experiment_file: Path, real: Path, twin: Path) -> 
     found += [f"server {name}" for name in servers[1] if not torch.equal(servers[0][name], servers[1][name])]
     run: str = json.loads((real / last / "nodes.json").read_text())["run"]
     for number, name in enumerate(sites):
-        _, state, _ = newest_state(client_folder(folder / "sites" / name / "store", run, number))
+        state = stored_model(client_folder(folder / "sites" / name / "store", run, number), "last").state
         expected = read_state(client_file(twin / last, number))
         found += [f"{name} {k}" for k, t in expected.items() if not torch.equal(state[k], t)]
+        kept = client_file(twin / last / "best", number)
+        if kept.exists():
+            best = stored_model(client_folder(folder / "sites" / name / "store", run, number), "best").state
+            found += [f"{name}, best: {k}" for k, t in read_state(kept).items() if not torch.equal(best[k], t)]
     return found + [f"{path} left its site" for path in sorted(real.rglob("client-*.safetensors"))]
 
 

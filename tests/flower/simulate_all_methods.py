@@ -34,6 +34,13 @@ WORLDS: dict[str, dict[str, Any]] = {
         "rounds": 4,
         "participation": 1.0,
     },
+    "options of FedL2G": {
+        "method": {
+            "name": "fedl2g-l", "warmup_rounds": 1,
+            "quiz": "rotating", "guide_weight": "adaptive", "server_step": "rms",
+        },
+        "rounds": 4,
+    },
     "private, client": {"privacy": {"clip": 1.0, "noise_multiplier": 1.0, "noise": "client"}},
     "private, server": {"privacy": {"clip": 1.0, "noise_multiplier": 1.0, "noise": "server"}},
 }  # fmt: skip

@@ -12,6 +12,7 @@ from fedl2g import Experiment, run
 from fedl2g.references import load_plugin
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
+pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fedema.py"
 

@@ -12,6 +12,7 @@ from fedl2g.methods.registry import method_names
 from fedl2g.round.absence import BUSY, DROPPED, LOST
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +31,8 @@ def test_simulation_equals_inline_bit_for_bit(method: str, found: dict[str, list
     assert found[method] == []
 
 
-@pytest.mark.parametrize("world", ["unstable", "private, client", "private, server"])
-def test_unstable_hostile_and_private_runs_equal_inline_bit_for_bit(world: str, found: dict[str, list[str]]) -> None:
+@pytest.mark.parametrize("world", ["unstable", "options of FedL2G", "private, client", "private, server"])
+def test_unstable_guided_and_private_runs_equal_inline_bit_for_bit(world: str, found: dict[str, list[str]]) -> None:
     assert found[world] == []
 
 

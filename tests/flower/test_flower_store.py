@@ -13,7 +13,7 @@ from fake_grid import tiny_setup
 
 from fedl2g.engines.flower.messages import Request, pack_request, unpack_request
 from fedl2g.engines.flower.node import Node
-from fedl2g.engines.flower.store import NodeStore, TrainedRound, find_client, newest_state
+from fedl2g.engines.flower.store import NodeStore, TrainedRound, find_client, stored_model
 from fedl2g.engines.host import Host
 from fedl2g.errors import PayloadError, RunError, SettingError
 from fedl2g.methods.base import Reply
@@ -65,7 +65,7 @@ def test_a_server_that_fell_back_is_served_from_the_round_before(
     node.train(request(setup, 2))
     node.train(request(setup, 3))
     assert trainings == [1, 2, 3]
-    assert NodeStore(tmp_path, "run1", setup.experiment.fingerprint, 1).rounds() == [2, 3]
+    assert NodeStore(tmp_path, "run1", setup.experiment.fingerprint_with(None), 1).rounds() == [2, 3]
 
 
 def test_another_request_for_a_trained_round_starts_from_the_state_before_it(
@@ -118,11 +118,11 @@ def test_damage_and_foreign_files_are_refused(tmp_path: Path) -> None:
         changed = bytearray(whole)
         changed[place] ^= 1
         path.write_bytes(changed)
-        for read in (lambda: store.read(1), lambda: newest_state(store.directory)):
+        for read in (lambda: store.read(1), lambda: stored_model(store.directory, "last")):
             with pytest.raises(RunError, match="its digest differs"):
                 read()
     path.write_bytes(whole)
-    assert torch.equal(newest_state(store.directory)[1]["w"], torch.ones(2))
+    assert torch.equal(stored_model(store.directory, "last").state["w"], torch.ones(2))
     path.write_bytes(whole[:40])
     with pytest.raises(RunError, match="cannot be read"):
         store.read(1)
@@ -136,7 +136,7 @@ def test_rounds_are_numbers_and_leftovers_are_swept(tmp_path: Path) -> None:
     with store.lock():
         assert store.rounds() == [999_999, 1_000_000]
     assert sorted(p.name for p in store.directory.glob(".*")) == []
-    assert newest_state(find_client(tmp_path, 0))[0] == 1_000_000
+    assert stored_model(find_client(tmp_path, 0), "last").round == 1_000_000
     with pytest.raises(SettingError, match="its runs: run1"):
         find_client(tmp_path, 0, "run2")
     with pytest.raises(SettingError, match="its runs: none"):

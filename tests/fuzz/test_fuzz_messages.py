@@ -143,7 +143,7 @@ CASES: dict[str, Case] = {
         _sound_reply,
     ),
     "evaluation": (
-        messages.pack_evaluation(RUN, ROUND, Evaluation(CLIENT, 10, 5, {"head": 4})),
+        messages.pack_evaluation(RUN, ROUND, Evaluation(CLIENT, 10, 5, {"head": 4}, 0.5, 0.5)),
         lambda r: messages.unpack_evaluation(r, client=CLIENT, run=RUN, round=ROUND),
         _sound_evaluation,
     ),

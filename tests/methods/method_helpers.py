@@ -107,7 +107,7 @@ def make_world(method: str, models: tuple[str, ...] = ARCHITECTURES, scale: floa
     for number, part in enumerate(LABELS):
         positions = torch.arange(start, start + len(part))
         view = ImageView(images, labels, positions, device=torch.device("cpu"), dtype=torch.float64)
-        model = task.build(models[number % len(models)], "init", number)
+        model = task.build_client(models[number % len(models)], number)
         halves.append(known.client(settings, Client(number, task, model, view, view)))
         start += len(part)
     networks = [half.model for half in halves] + ([server.shared.network] if hasattr(server, "shared") else [])

@@ -1,7 +1,9 @@
-"""Every method gives the same bits after an interruption, and however often it is evaluated."""
+"""Every method, and FedL2G with each option, gives the same bits after an interruption and on workers."""
 
 from __future__ import annotations
 
+import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,17 @@ from fedl2g.methods.registry import get_method, method_names
 from fedl2g.setup import Setup
 
 METHODS = method_names()[:10]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "quiz": {"quiz": "rotating"},
+    "weight": {"guide_weight": 0.25},
+    "adaptive": {"guide_weight": "adaptive"},
+    "rms": {"server_step": "rms"},
+    "recommended": {"quiz": "rotating", "guide_weight": "adaptive", "server_step": "rms"},
+}
 
 
-def make_setup(method: str, **settings: Any) -> Setup:
-    options: dict[str, Any] = {"name": method}
+def make_setup(method: str, given: dict[str, Any] | None = None, **settings: Any) -> Setup:
+    options: dict[str, Any] = {"name": method, **(given or {})}
     if method.startswith("fedl2g"):
         options["warmup_rounds"] = 1
     experiment = Experiment(
@@ -79,8 +88,14 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(method: str, tmp_path: Path
     setup = make_setup(method, rounds=4, evaluate_every=2)
     whole = make_federation(setup)
     whole.run()
+    resumed = interrupted_and_resumed(setup, tmp_path)
+    assert [record.round for record in resumed.history] == [0, 1, 2, 3, 4]
+    assert bits(resumed, tmp_path / "resumed") == bits(whole, tmp_path / "whole")
 
-    saved = tmp_path / "saved"
+
+def interrupted_and_resumed(setup: Setup, folder: Path) -> Federation:
+    """A run that was stopped after round 2 and went on in new objects."""
+    saved = folder / "saved"
     saved.mkdir()
     interrupt = _Interrupt(2, saved)
     make_federation(setup, interrupt).run()
@@ -88,8 +103,50 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(method: str, tmp_path: Path
     resumed.engine.restore(saved)
     resumed.load_state_dict(safetensors.torch.load_file(saved / "server.safetensors"), interrupt.values)
     resumed.run()
-    assert [record.round for record in resumed.history] == [0, 1, 2, 3, 4]
-    assert bits(resumed, tmp_path / "resumed") == bits(whole, tmp_path / "whole")
+    return resumed
+
+
+@pytest.mark.usefixtures("kept_workers")
+@pytest.mark.parametrize("method", ["fedl2g-l", "fedl2g-f"])
+def test_fedl2g_with_each_option_gives_the_same_bits_on_workers_and_after_an_interruption(
+    method: str, tmp_path: Path
+) -> None:
+    found: dict[str, dict[str, Any]] = {}
+    for name, options in {"published": {}, **OPTIONS}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        setup = make_setup(method, options, rounds=4, evaluate_every=4)
+        whole = make_federation(setup)
+        whole.run()
+        found[name] = bits(whole, folder / "whole")
+        for record in whole.history[1:]:  # in the warm-up, too
+            values = record.client_metrics["alignment"]
+            assert sorted(values) == record.participants
+            assert record.metrics["alignment"] == statistics.fmean(values.values())
+        resumed = interrupted_and_resumed(setup, folder)
+        assert bits(resumed, folder / "resumed") == found[name], name
+        workers = make_federation(replace(setup, experiment=on_workers(setup.experiment)))
+        try:
+            workers.run()
+            assert bits(workers, folder / "workers") == found[name], name
+        finally:
+            workers.engine.close()
+    different = {(one["server"]["server.guide"], str(one["records"])) for one in found.values()}
+    assert len(different) == len(found)  # equal engines prove nothing of an option that does nothing
+
+
+def on_workers(experiment: Experiment) -> Experiment:
+    return experiment.model_copy(
+        update={"execution": experiment.execution.model_copy(update={"engine": "workers", "workers": 2})}
+    )
+
+
+def test_no_alignment_leaves_a_client_under_differential_privacy() -> None:
+    privacy = {"clip": 1.0, "noise_multiplier": 1.0, "noise": "client"}
+    setup = make_setup("fedl2g-l", OPTIONS["recommended"], rounds=2, privacy=privacy)
+    federation = make_federation(setup)
+    federation.run()
+    assert [record.client_metrics for record in federation.history] == [{}, {}, {}]
 
 
 @pytest.mark.parametrize("method", METHODS)

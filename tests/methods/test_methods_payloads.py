@@ -176,9 +176,9 @@ def test_order_and_defaults() -> None:
     assert defaults == {
         "lg-fedavg": {},
         "fedgh": {"server_lr": 0.01, "server_epochs": 1, "server_batch_size": 10},
-        "fml": {"alpha": 0.5, "beta": 0.5},
-        "fedkd": {"auxiliary_lr": 0.01, "energy_start": 0.95, "energy_end": 0.98},
-        "fedmrl": {"sub_feature_dim": 128},
+        "fml": {"auxiliary": None, "alpha": 0.5, "beta": 0.5},
+        "fedkd": {"auxiliary": None, "auxiliary_lr": 0.01, "energy_start": 0.95, "energy_end": 0.98},
+        "fedmrl": {"auxiliary": None, "sub_feature_dim": 128},
         "feddistill": {"weight": 1.0, "distance": "cross_entropy"},
         "fedproto": {"weight": 10.0},
     }

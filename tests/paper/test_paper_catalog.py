@@ -6,6 +6,7 @@ import pytest
 
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment, overlay
+from fedl2g.experiment.protocol import Choices
 from fedl2g.paper.catalog import narrow, paper_experiment, paper_experiments, plan, read_experiment, scale
 
 TABLES = [
@@ -67,8 +68,12 @@ def test_full_is_the_paper_to_the_letter() -> None:
         "method.server_lr": 100.0,
         "method.warmup_rounds": 50,
         "method.quiz_size": 10,
+        "protocol": "paper",
     }
-    experiment = Experiment(**overlay({}, main))
+    experiment = Experiment(**overlay({}, {**main, "seed": 2}))
+    assert experiment.choices == Choices(reshuffle=False, equal_start=True, partition_seed=1, quiz="first")
+    every = [cell for known in paper_experiments().values() for cell in plan(known, scale("full"), 1)]
+    assert {cell.settings["protocol"] for cell in every} == {"paper"}
     assert experiment.method.model_dump(include={"server_lr", "warmup_rounds"}) == {
         "server_lr": 100,
         "warmup_rounds": 50,
@@ -76,6 +81,12 @@ def test_full_is_the_paper_to_the_letter() -> None:
     assert (experiment.batch_size, experiment.client_lr, experiment.local_epochs) == (10, 0.01, 1)
     assert cells["fml", "pathological/tiny-imagenet"]["partition"] == "pathological:20"
     assert cells["fml", "dirichlet/flowers102"]["partition"] == "dirichlet:0.01"
+
+
+def test_the_noise_table_says_which_reading_is_that_of_the_work_it_follows() -> None:
+    first, *_ = paper_experiment("noise").notes
+    assert "FedPCL" in first
+    assert "`s absolute` are the like-for-like ones" in first
 
 
 def test_columns_change_what_they_are_about() -> None:
@@ -110,8 +121,9 @@ def test_equal_cells_of_different_tables_are_one_run() -> None:
     assert folders("aggregation") & folders("data") == {
         c.folder for c in plan(paper_experiment("data"), scale("full"), 1, ["fedl2g-l,fedl2g-f", "dirichlet/cifar10*"])
     }
-    for name in ("cost", "warmup", "quiz_size", "server_lr", "noise", "beta", "loss_curves"):
+    for name in ("cost", "warmup", "quiz_size", "server_lr", "noise", "beta", "loss_increase"):
         assert folders(name) & folders("data"), name
+    assert folders("loss_curves") & folders("model")
 
 
 def test_small_shortens_warmup_and_keeps_zero_and_one() -> None:
@@ -163,3 +175,42 @@ def test_adding_an_experiment_is_adding_an_entry() -> None:
     (cell,) = plan(mine, scale("smoke"))
     assert cell.settings["batch_size"] == 20
     assert mine.paper("local", mine.columns[0]) == {"mean": 40.0}
+
+
+def test_loss_curves_are_of_htfe9_as_in_the_paper() -> None:
+    cells = plan(paper_experiment("loss_curves"), scale("full"), 1)
+    assert {cell.settings["models"] for cell in cells} == {"htfe9"}
+    assert len(cells) == 10
+    assert {cell.settings["models"] for cell in plan(paper_experiment("loss_curves"), scale("small"), 1)} == {
+        "small,resnet4"
+    }
+
+
+def test_distributions_have_ten_panels() -> None:
+    cells = plan(paper_experiment("distributions"), scale("full"), 1)
+    assert [(c.settings["dataset"], c.settings["partition"], c.settings["clients"]) for c in cells] == [
+        ("cifar10", "pathological:2", 20),
+        ("cifar100", "pathological:10", 20),
+        ("flowers102", "pathological:10", 20),
+        ("tiny-imagenet", "pathological:20", 20),
+        ("cifar10", "dirichlet:0.1", 20),
+        ("cifar100", "dirichlet:0.1", 20),
+        ("flowers102", "dirichlet:0.01", 20),
+        ("tiny-imagenet", "dirichlet:0.01", 20),
+        ("cifar100", "dirichlet:0.1", 50),
+        ("cifar100", "dirichlet:0.1", 100),
+    ]
+
+
+@pytest.mark.parametrize("name", ["warmup", "beta"])
+def test_two_rounds_that_the_paper_gives_for_one_cell_are_noted(name: str) -> None:
+    found = {}
+    for table, column_name in (("warmup", "50"), ("beta", "0.1")):
+        experiment = paper_experiment(table)
+        (column,) = (column for column in experiment.columns if column.name == column_name)
+        found[table] = [experiment.paper(method, column) for method in ("fedl2g-l", "fedl2g-f")]
+    rounds = {table: [cell["rounds"] for cell in cells if cell] for table, cells in found.items()}
+    assert rounds == {"warmup": [159, 160], "beta": [176, 235]}
+    assert [cell["mean"] for cell in found["warmup"] if cell] == [cell["mean"] for cell in found["beta"] if cell]
+    (note,) = paper_experiment(name).notes
+    assert all(str(number) in note for numbers in rounds.values() for number in numbers)

@@ -93,6 +93,7 @@ def test_fedmrl_sends_a_smaller_auxiliary_model_than_the_paper_says(
     assert up < 0.97 * printed("fedmrl")[0]
 
 
+@pytest.mark.slow
 def test_fedkd_starts_with_nearly_the_whole_model_and_meets_the_paper_at_rank_341(
     settings: dict[str, object], tmp_path: Path
 ) -> None:

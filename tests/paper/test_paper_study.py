@@ -120,6 +120,7 @@ def test_a_diverged_or_impossible_cell_is_recorded_and_the_rest_goes_on(tmp_path
     assert any("1 of 3 cells" in line for line in provenance(paper_experiment("aggregation"), study, found))
 
 
+@pytest.mark.slow
 def test_all_methods_run_at_scale_smoke_and_fill_their_columns(out: Path) -> None:
     summary = json.loads(
         fedl2g("paper", "run", "data", "--scale", "smoke", "--only", "cifar10", "--out", str(out), "--json")

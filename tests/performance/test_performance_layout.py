@@ -30,6 +30,7 @@ class StopAfterOne(Observer):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept_workers")
 def test_channels_last_on_both_engines_and_after_an_interruption(tiny: Any, tmp_path: Path) -> None:
     settings = {"rounds": 2, "layout": "channels_last", "method": {"name": "fml"}}

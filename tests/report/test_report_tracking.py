@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from fedl2g.cli import app
 from fedl2g.errors import SettingError
 from fedl2g.federation import Federation, Observer
 from fedl2g.round.record import RoundRecord
-from fedl2g.runs.tracking import scalars, trackers
+from fedl2g.runs.tracking import scalars, trackers, where_tracked
 
 pytest.importorskip("tensorboard", reason="needs the extra `tracking`")
 pytest.importorskip("mlflow", reason="needs the extra `tracking`")
@@ -88,6 +91,57 @@ def test_points_that_never_reached_the_disk_are_added_on_resume(tmp_path: Path) 
     assert [step for step, _ in read_tensorboard(run, "accuracy/pooled")] == list(range(7))
 
 
+def wandb_records(file: Path) -> Iterator[bytes]:
+    """The records of an offline file: a LevelDB log after seven bytes, in blocks of 32 KB."""
+    data, position, parts = file.read_bytes(), 7, b""
+    while position + 7 <= len(data):
+        if (left := 32768 - position % 32768) < 7:
+            position += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, position)
+        parts += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # a whole record, the last part of one
+            yield parts
+            parts = b""
+
+
+def read_wandb(run: Path, name: str) -> list[tuple[int, float]]:
+    """The values in the offline folders of a run, in the order they were written."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found: list[tuple[int, float]] = []
+    for file in sorted(run.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime):
+        for data in wandb_records(file):
+            history = Record.FromString(data).history
+            values = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in history.item}
+            if name in values:
+                found.append((history.step.num, values[name]))
+    return found
+
+
+def test_wandb_offline_has_every_round_once_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="needs the extra `tracking`")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "a run"
+    with pytest.raises(KeyboardInterrupt):
+        fedl2g.run(experiment(), run, [*trackers("wandb", run), Crash(5)])
+    result = CliRunner().invoke(app, ["resume", str(run), "--track", "wandb,tensorboard", "--quiet"])
+    assert result.exit_code == 0, result.output
+    history = {record.round: record.accuracy.pooled for record in fedl2g_history(run) if record.accuracy}
+    tracked = read_wandb(run, "accuracy/pooled")
+    assert [step for step, _ in tracked] == list(history)
+    assert [value for _, value in tracked] == pytest.approx(list(history.values()))
+    assert len(history) == 7
+    assert f"wandb: {run}, nothing was sent; upload with `wandb sync '{run}'/wandb/offline-run-*`" in result.output
+    assert f"tensorboard: {run}; open it with `tensorboard --logdir '{run}'`" in result.output
+    assert where_tracked("mlflow", [tmp_path / "both" / "one", tmp_path / "both" / "two"]) == [
+        f"mlflow: sqlite:///{tmp_path}/both/mlflow.db; open it with "
+        f"`mlflow ui --backend-store-uri sqlite:///{tmp_path}/both/mlflow.db`"
+    ]
+
+
 def test_the_privacy_that_was_spent_is_tracked() -> None:
     record = RoundRecord(3, privacy={"epsilon": 1.5, "delta": 1e-5, "noise_multiplier": 2.0})
     assert scalars(record)["privacy/epsilon"] == 1.5
@@ -98,7 +152,7 @@ def test_an_unknown_tracker_is_a_clear_error(tmp_path: Path) -> None:
         trackers("tensorbord", tmp_path)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_papers_cells_are_tracked(jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDL2G_TRACK", "")  # the command sets it for other processes: put it back afterwards
     arguments = ["paper", "run", "quiz_size", "--scale", "smoke", "--only", "fedl2g-l,10", "--out", str(tmp_path)]

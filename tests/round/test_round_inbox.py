@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from typing import Any
@@ -106,6 +107,27 @@ def test_a_round_in_exact_numbers() -> None:
     assert record.loss == 1.5
     inbox.collect(2, [])  # nothing is carried over
     assert _written(inbox) == RoundRecord(1)
+
+
+def _measured(client: int, **metrics: float) -> Reply:
+    return Reply(client, GOOD, Report(5, 1, 0.5, 1.0, metrics=metrics))
+
+
+def test_the_numbers_of_a_method_are_recorded_for_each_client_with_their_mean() -> None:
+    traits = Traits(metrics={"alignment": (-1.0, 1.0), "other": (0.0, 9.0)})
+    inbox = Inbox(traits, class_vector_spec(2, 2, torch.float32), Timing(False, 1), patient=False)
+    inbox.collect(1, [_measured(4, alignment=-0.75), _measured(1, alignment=0.25), _reply(2)])
+    record = _written(inbox)
+    assert record.client_metrics == {"alignment": {1: 0.25, 4: -0.75}}
+    assert record.metrics == {"alignment": -0.25}
+    assert RoundRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+    for wrong, message in (
+        ({"alignment": 1.5}, r"its alignment is 1.5; expected a number from -1 to 1"),
+        ({"alignment": float("nan")}, r"its alignment is nan"),
+        ({"secret": 1.0}, r"unknown number 'secret'"),
+    ):
+        with pytest.raises(PayloadError, match=message):
+            inbox.check(_measured(0, **wrong))
 
 
 def test_the_accepted_replies_are_the_very_replies_that_came() -> None:

@@ -33,7 +33,7 @@ def test_runs_that_are_over_start_no_process(tmp_path: Path, monkeypatch: pytest
     assert dict(run_all(experiments, jobs=2)) == results
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_auto_layouts_are_settled_once_for_a_comparison(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
 ) -> None:

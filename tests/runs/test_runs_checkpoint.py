@@ -84,7 +84,7 @@ def test_damage_is_noticed_by_whoever_reads(run: Path, tmp_path: Path) -> None:
     with pytest.raises(Damaged, match="does not match its digest"):
         found.client(client)
     with pytest.raises(RunError, match=r"round-000002: the checkpoint is damaged .*; restore it from a copy") as told:
-        export_client(run, client, tmp_path / "model")
+        export_client(run, client, tmp_path / "model", which="last")
     assert (told.value.exit_code, "\n" in str(told.value)) == (2, False)
     assert not (tmp_path / "model").exists()
     assert embed(read_runs([run])[0]) is None  # the report is complete without it
@@ -113,5 +113,5 @@ def test_a_changed_number_of_the_history_is_damage(run: Path) -> None:
 def test_a_model_that_was_exported_is_replaced_whole(run: Path, tmp_path: Path) -> None:
     client = min(client_files(newest_of(run).path))
     for _ in range(2):
-        written = export_client(run, client, tmp_path / "model")
+        written = export_client(run, client, tmp_path / "model", which="last").files
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == sorted(path.name for path in written)

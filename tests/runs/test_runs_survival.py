@@ -125,6 +125,7 @@ def run_until_event(toml: str, out: str, fatal: int) -> None:
     fedl2g.run(Experiment.from_toml(toml), out)
 
 
+@pytest.mark.slow
 def test_killed_at_every_kind_of_file_operation(tiny: Tiny, outcome: Outcome, tmp_path: Path) -> None:
     experiment = tiny(models="small_cnn", clients=3, partition="iid", samples=120)
     fedl2g.run(experiment, tmp_path / "whole")
@@ -463,7 +464,7 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(safetensors.torch, "save_file", save)
         with pytest.raises(
-            RunError, match=r"round-000003: .*\(No space left on device\); .* `fedl2g resume .*run`"
+            RunError, match=r"(round-000003|best): .*\(No space left on device\); .* `fedl2g resume .*run`"
         ) as caught:
             fedl2g.run(tiny(), out)
     assert "\n" not in str(caught.value)
@@ -484,7 +485,7 @@ def run_with_small_files(toml: str, out: str, limit: int, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("limit", "expected"),
-    [(15_000, "round-000000: the checkpoint cannot be written"), (1_000, "cannot be created|cannot be written")],
+    [(15_000, "best: the models of the best round cannot be written"), (1_000, "cannot be created|cannot be written")],
 )
 def test_a_disk_that_refuses_to_grow_a_file(
     limit: int, expected: str, tiny: Tiny, outcome: Outcome, uninterrupted: dict[str, Any], tmp_path: Path
@@ -521,7 +522,8 @@ def test_a_full_disk_met_by_a_worker_is_the_same_sentence(
     load_plugin(str(plugin))
     experiment = tiny(execution__engine="workers", execution__workers=1, method="local")
     with pytest.raises(
-        RunError, match=r"round-000001: the checkpoint cannot be written \(No space left on device\); earlier"
+        RunError,
+        match=r"(the checkpoint|the models of the best round) cannot be written \(No space left on device\); earlier",
     ):
         fedl2g.run(experiment, tmp_path / "run")
     assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == ["round-000000"]

@@ -97,6 +97,15 @@ def test_constant_and_noise() -> None:
     torch.testing.assert_close(sent["rows"], expected.float())
 
 
+def test_the_noise_attack_on_a_dense_upload_follows_its_rows() -> None:
+    """By hand: the one present row has RMS 1e-3; the entry `present` alone would make it 0.4."""
+    rows = torch.tensor([[1e-3, -1e-3], [0.0, 0.0]])
+    dense = {"ids": torch.arange(2), "rows": rows, "present": torch.tensor([1.0, 0.0])}
+    sent = attacked(dense, {}, kind="noise", strength=2, seed=5, client=1, round=4)
+    draw = torch.randn(2, 2, generator=torch_stream(5, "attack", 1, 4), dtype=torch.float64)
+    torch.testing.assert_close(sent["rows"], (rows.double() + 2e-3 * draw).float(), rtol=1e-6, atol=0)
+
+
 def test_random_labels_change_the_own_training_labels_alone() -> None:
     labels, own = torch.zeros(1000, dtype=torch.int64), torch.arange(0, 1000, 2)
     changed = random_labels(labels, own, 10, Attack(share=1, kind="random_labels", strength=0.5), 0, 0)

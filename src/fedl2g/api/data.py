@@ -20,9 +20,9 @@ _FORMS = "expected arrays of images and labels, a torch Dataset of (image, label
 
 @dataclass(frozen=True)
 class Data:
-    """A dataset that is ready to be used, and the text by which an experiment names it."""
+    """A dataset that is ready to be used, and the settings by which an experiment names it."""
 
-    source: str
+    settings: dict[str, Any]
     dataset: Dataset
 
     def __repr__(self) -> str:
@@ -56,15 +56,16 @@ def data(
     Arrays are stored once, by content, in the cache: worker processes, `resume` and Flower open them from there.
     """
     if isinstance(images, str | Path):
-        source = str(images)
-        return Data(source, load_dataset(source, samples=samples, image_size=image_size))
+        dataset = load_dataset(str(images), samples=samples, image_size=image_size)
+        settings = {"dataset": str(images), "samples": samples, "image_size": image_size}
+        return Data({name: value for name, value in settings.items() if value is not None}, dataset)
     if samples is not None:
         raise DataError("samples: it chooses from a named dataset; give only the images you want")
     arrays = _arrays(images, labels, domains)
     if class_names is not None:
         arrays["class_names"] = np.asarray(list(class_names), dtype=np.str_)
     dataset = store_arrays(arrays, name, image_size=image_size)
-    return Data(name_of(dataset), dataset)
+    return Data({"dataset": name_of(dataset)}, dataset)
 
 
 def _arrays(images: Any, labels: Any, domains: Any) -> dict[str, NDArray[Any]]:

@@ -39,7 +39,8 @@ def _name(network: Any) -> str:
     module, name = str(getattr(network, "__module__", "")), str(getattr(network, "__qualname__", ""))
     if module not in ("", "__main__") and name.isidentifier():
         return f"{module}:{name}"
-    readable = "".join(letter if letter.isalnum() else "_" for letter in name) or type(network).__name__
+    readable = "".join(letter if letter.isalnum() else "_" for letter in name.rpartition(".")[2])
+    readable = readable.strip("_") or type(network).__name__
     return session.keep(f"{readable}_{_digest_of_source(network)}", network)
 
 

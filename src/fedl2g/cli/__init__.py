@@ -46,8 +46,7 @@ app.add_task("Your shell", print_completion)
 def main() -> NoReturn:
     """Run the command; a FedL2GError becomes one sentence on stderr and its exit code."""
     logging.basicConfig(format="fedl2g: %(message)s", level=logging.WARNING, stream=sys.stderr)
-    # From torch's internal use of torch.jit in the JVP, and from Ray at its start.
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch|ray")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="ray")  # at its start
     sys.path.append(os.getcwd())  # so that "my_models:network" is found in the working directory
     with two_step_interrupts():
         _run_command()

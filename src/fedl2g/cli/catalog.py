@@ -2,38 +2,73 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
+from typing import TYPE_CHECKING, Any
+
 import click
 
+from fedl2g.cli.completion import complete_with, method_names
 from fedl2g.cli.options import json_option, plugin_option, quiet_option
 from fedl2g.cli.output import Display, print_json, print_line, print_tables
 
+if TYPE_CHECKING:
+    from fedl2g.methods.registry import Method
+
 
 @click.command("methods")
+@click.argument(
+    "name", required=False, shell_complete=complete_with(method_names), help="A method to describe; all if omitted."
+)
 @plugin_option
 @json_option
-def list_methods(as_json: bool) -> None:
-    """List the methods and their options."""
-    from fedl2g.methods.registry import get_method, method_names
+def list_methods(name: str | None, as_json: bool) -> None:
+    """List the methods, or describe one: its loss, its options, what it sends and when to use it."""
+    from fedl2g.methods.registry import get_method
 
-    methods = [get_method(name) for name in method_names()]
-    rows = [
-        {
-            "name": method.name,
-            "summary": method.summary,
-            "options": {
-                name: {"default": field.default, "description": field.description}
-                for name, field in method.options.model_fields.items()
-                if name != "name"
-            },
-        }
-        for method in methods
-    ]
-    if as_json:
+    found = [get_method(one) for one in (method_names() if name is None else [name])]
+    rows = [_method_row(method) for method in found]
+    if name is not None:
+        _show_method(found[0], rows[0], as_json=as_json)
+    elif as_json:
         print_json(rows)
-        return
-    from fedl2g.report.listings import method_table
+    else:
+        from fedl2g.report.listings import method_table
 
-    print_tables(method_table(rows))
+        print_tables(method_table(rows))
+
+
+def _method_row(method: Method) -> dict[str, Any]:
+    fields = {name: field for name, field in method.options.model_fields.items() if name != "name"}
+    options = {name: {"default": field.default, "description": field.description} for name, field in fields.items()}
+    return {"name": method.name, "summary": method.summary, "options": options}
+
+
+def _show_method(method: Method, row: dict[str, Any], *, as_json: bool) -> None:
+    advice = method.traits.advice
+    if as_json:
+        more = {"description": method.description, "sends": method.sends, "advice": advice}
+        print_json({**row, **more})
+        return
+    from fedl2g.experiment import explain_options
+
+    options = explain_options(method)
+    print_line(f"{method.name}: {method.summary}\n\n{_wrapped(method.description)}\n")
+    print_line(_wrapped(f"A client sends: {method.sends}") + "\n")
+    print_line("Options (--set method.NAME=VALUE):" if options else "It has no options.")
+    for name, text in options.items():
+        print_line(_wrapped(f"{name}: {text}", "  ", "      "))
+    if advice:
+        print_line("\n" + _wrapped(f"When to use it: {advice}"))
+
+
+def _wrapped(text: str, first: str = "", others: str = "") -> str:
+    """Text that fits the terminal; paragraphs with indented lines (formulas, lists) stay as they are."""
+    width = min(shutil.get_terminal_size().columns, 120)
+    return "\n\n".join(
+        part if "\n " in f"\n{part}" else textwrap.fill(part, width, initial_indent=first, subsequent_indent=others)
+        for part in text.split("\n\n")
+    )
 
 
 @click.command("models")

@@ -19,17 +19,16 @@ from fedl2g.cli.options import (
     jobs_option,
     json_option,
     methods_complete,
+    metrics_option,
     out_option,
     plugin_option,
     quiet_option,
     track_option,
     without,
 )
-from fedl2g.cli.output import Display, print_json, print_line, print_tables, screen_width
+from fedl2g.cli.output import print_json, print_line, print_tables, print_tracked, screen_width
 
 if TYPE_CHECKING:
-    from fedl2g.errors import FedL2GError
-    from fedl2g.federation import Observer
     from fedl2g.runs.comparison import Comparison
 
 
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
 @jobs_option
 @out_option
 @plugin_option
+@metrics_option
 @track_option
 @json_option
 @quiet_option
@@ -64,51 +64,31 @@ def compare_methods(
     against: str | None,
     jobs: int,
     out: Path | None,
+    metrics: tuple[str, ...],
     track: str,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Run several methods and seeds on the same partitions and initial models; resumable as a whole."""
+    from fedl2g.runs.comparing import run_comparison
     from fedl2g.runs.comparison import Comparison
+    from fedl2g.runs.console import progress_console
+    from fedl2g.runs.tracking import trackers
 
     comparison = Comparison.plan(settings.file, settings.overrides, methods.split(","), seeds, out, against)
-    with _continued_by_this_command(), Display(quiet) as display:
-        _run(comparison, display, jobs, track)
-    if any(comparison.results.values()):
-        _show(comparison, as_json)
-    comparison.check()
-
-
-def _run(comparison: Comparison, display: Display, jobs: int, track: str) -> None:
-    from fedl2g.runs.batch import STOPPING, run_all
-    from fedl2g.runs.estimate import duration
-    from fedl2g.runs.tracking import trackers
-    from fedl2g.setup import load_data
-
-    # Once for all runs, so that a missing dataset is reported before any run starts.
-    with display.working("loading data") as tick:
-        data = load_data(next(iter(comparison.experiments.values())), tick)
     if track:
         os.environ["FEDL2G_TRACK"] = track  # for runs in subprocesses
-
-    batch = display.follow_all(comparison.experiments, jobs)
-
-    def watch(path: Path) -> list[Observer]:
-        return [batch.follow(path), *trackers(track, path)]
-
-    def failed(path: Path, error: FedL2GError) -> None:
-        comparison.failures[path] = error
-        batch.ended(path, "failed")
-
-    def promise() -> str:
-        left = batch.round_seconds()
-        return f"{STOPPING}, in about {duration(left)}" if left >= 1 else STOPPING
-
-    for path, result in run_all(
-        comparison.experiments, jobs=jobs, watch=watch, failed=failed, data=data, tick=batch.tick, promise=promise
-    ):
-        comparison.add(path, result)
-        batch.ended(path, f"best accuracy {result.best_accuracy:.2%}, round {result.best_round}")
+    with _continued_by_this_command():
+        data = run_comparison(
+            comparison, progress_console(quiet), jobs=jobs, observers=lambda path: trackers(track, path)
+        )
+    if any(comparison.results.values()):
+        if metrics:
+            comparison.score(metrics, data)
+        _show(comparison, as_json)
+        if not as_json:
+            print_tracked(track, list(comparison.experiments))
+    comparison.check()
 
 
 @contextmanager
@@ -126,10 +106,12 @@ def _continued_by_this_command() -> Iterator[None]:
 
 
 def _show(comparison: Comparison, as_json: bool) -> None:
-    from fedl2g.report.figures import draw_curves
+    from fedl2g.report.collect import Group, read_runs
+    from fedl2g.report.figures import write_figure
 
     comparison.write()
-    figure = draw_curves(comparison.histories(), comparison.directory / "curves.png")
+    groups = [Group(label, tuple(read_runs(paths, trust=True))) for label, paths in comparison.finished().items()]
+    figure = write_figure("curves", groups, comparison.directory / "curves.png")
     if as_json:
         print_json(comparison.to_dict())
         return
@@ -138,4 +120,8 @@ def _show(comparison: Comparison, as_json: bool) -> None:
     print_tables(comparison_table(comparison.results, comparison.differences, screen_width()))
     for verdict in comparison.verdict_lines():
         print_line(verdict)
+    if comparison.scores:
+        from fedl2g.report.score_tables import compared_scores_table
+
+        print_tables(compared_scores_table(comparison.scores))
     print_line(f"Runs, comparison.json and {figure.name} are in {comparison.directory}")

@@ -17,7 +17,9 @@ def data_group() -> None:
     """Inspect datasets and partitions."""
 
 
-@data_group.command("show", cls=ExperimentCommand, fields=("dataset", "samples", "partition", "clients", "seed"))
+@data_group.command(
+    "show", cls=ExperimentCommand, fields=("dataset", "samples", "partition", "clients", "seed", "protocol")
+)
 @click.option("-o", "--out", "--output", "output", type=PATH, help="Also draw the chart: PNG, PDF or SVG file.")
 @plugin_option
 @json_option
@@ -33,7 +35,7 @@ def show_data(settings: Settings, output: Path | None, as_json: bool, quiet: boo
     partition = partition_of(experiment, dataset)
     if output is not None:
         title = f"{dataset.name}, {experiment.partition}"
-        draw_bubbles(partition, dataset.labels, dataset.classes, output, title)
+        draw_bubbles(partition, dataset.labels, dataset.class_names, output, title)
     if as_json:
         sizes = [len(train) + len(test) for train, test in zip(partition.train, partition.test, strict=True)]
         counts = partition.counts(dataset.labels, dataset.classes).tolist()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from fedl2g.cli.groups import OrderedGroup
-from fedl2g.cli.options import PATH, trust_option
+from fedl2g.cli.options import PATH, metrics_option, trust_option
 from fedl2g.cli.output import print_line
 from fedl2g.errors import SettingError
 
@@ -87,10 +88,27 @@ def write_practice_images(folder: Path) -> None:
 @click.argument("source", type=PATH, help="A site's file (site.toml), or a run directory with --client.")
 @click.option("-o", "--out", type=PATH, required=True, help="The folder to write the model into.")
 @click.option("--client", type=int, help="Which client of a run directory.")
+@click.option(
+    "--which",
+    type=click.Choice(("best", "last")),
+    default="best",
+    show_default=True,
+    help="The model after the best round or after the last one.",
+)
 @click.option("--run", help="Which run of a site, if it took part in several.")
+@metrics_option
 @click.option("--force", is_flag=True, help="Replace a model that is in the folder already.")
 @trust_option
-def export_model(source: Path, out: Path, client: int | None, run: str | None, force: bool, trust: bool) -> None:
+def export_model(
+    source: Path,
+    out: Path,
+    client: int | None,
+    which: Literal["best", "last"],
+    run: str | None,
+    metrics: tuple[str, ...],
+    force: bool,
+    trust: bool,
+) -> None:
     """Export a client's trained model: weights (safetensors) and a TorchScript program."""
     from fedl2g.deploy.export import export_client, export_site
 
@@ -105,7 +123,8 @@ def export_model(source: Path, out: Path, client: int | None, run: str | None, f
             raise SettingError(
                 f"--client: missing; {source} is a run directory; name the client, for example --client 0"
             )
-        written = export_client(source, client, out, trust=trust)
+        exported = export_client(source, client, out, which=which, metrics=metrics, trust=trust)
     else:
-        written = export_site(source, out, run=run, trust=trust)
-    print_line(f"wrote {', '.join(map(str, written))}")
+        exported = export_site(source, out, which=which, run=run, metrics=metrics, trust=trust)
+    print_line(exported.summary)
+    print_line(f"wrote {', '.join(map(str, exported.files))}")

@@ -40,6 +40,7 @@ FIELDS = (
     "participation",
     "rounds",
     "seed",
+    "protocol",
     "execution.engine",
     "execution.workers",
     "device",
@@ -91,6 +92,22 @@ jobs_option = click.option(
 )
 track_option = click.option(
     "--track", default="", envvar="FEDL2G_TRACK", help="Also log to trackers: tensorboard,mlflow,wandb."
+)
+
+
+def _read_metrics(context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
+    if not text:
+        return ()
+    from fedl2g.runs.scores import parse_metrics
+
+    return parse_metrics(text)
+
+
+metrics_option = click.option(
+    "--metrics",
+    default="",
+    callback=_read_metrics,
+    help="Further scores of the models, computed at the end: auroc,confusion.",
 )
 trust_option = click.option(
     "--trust", is_flag=True, help="Allow importing Python code named by the run's or site's file."

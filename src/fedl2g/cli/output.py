@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from fedl2g.experiment import Experiment
-    from fedl2g.runs.batch_progress import BatchProgress
     from fedl2g.runs.progress import RoundProgress
 
 
@@ -34,6 +32,15 @@ def print_tables(*tables: RenderableType) -> None:
         console.print(table)
 
 
+def print_tracked(names: str, runs: Sequence[Path]) -> None:
+    """Print where the trackers wrote these runs and how to open that."""
+    if names and runs:
+        from fedl2g.runs.tracking import where_tracked
+
+        for line in where_tracked(names, runs):
+            print_line(line)
+
+
 def screen_width() -> int:
     """How many characters fit on a line of what `print_tables` prints."""
     return _console().width
@@ -52,7 +59,7 @@ class Display:
         from fedl2g.runs.console import progress_console
 
         self.console = progress_console(quiet)
-        self._followed: list[RoundProgress | BatchProgress] = []
+        self._followed: list[RoundProgress] = []
 
     def __enter__(self) -> Display:
         return self
@@ -68,14 +75,6 @@ class Display:
         progress = RoundProgress(self.console, title)
         self._followed.append(progress)
         return progress
-
-    def follow_all(self, experiments: Mapping[Path, Experiment], jobs: int) -> BatchProgress:
-        """The progress of several runs."""
-        from fedl2g.runs.batch_progress import BatchProgress
-
-        batch = BatchProgress(self.console, experiments, jobs)
-        self._followed.append(batch)
-        return batch
 
     @contextmanager
     def working(self, what: str) -> Iterator[Callable[[str, int, int | None], None]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedl2g.cli.options import PATH, jobs_option, json_option, quiet_option, track_option
-from fedl2g.cli.output import Display, print_json, print_line
+from fedl2g.cli.output import Display, print_json, print_line, print_tracked
 from fedl2g.errors import SettingError, count
 from fedl2g.files import quoted
 
@@ -88,7 +88,7 @@ def run_paper_experiment(
     show_it = f"fedl2g paper show {name} --scale {scale} --out {quoted(out)}"
     with Display(quiet or as_json) as display:
         if experiment.kind == "convergence":
-            _run_convergence(study, epsilons, display, as_json)
+            _run_convergence(study, epsilons, display, dry=dry_run, as_json=as_json)
             return
         if experiment.kind == "partitions":
             study.save()
@@ -112,6 +112,7 @@ def run_paper_experiment(
         print_line(f"{outcomes['finished']} of {outcomes['cells']} cells are finished; show them with `{show_it}`")
         for line in outcomes["failed"] + outcomes["diverged"]:
             print_line(f"  {line}")
+        print_tracked(track, [study.path(cell) for cell in work.cells.values()])
 
 
 class _Work:
@@ -221,20 +222,25 @@ def _ending(outcome: Outcome) -> str:
     return f"{outcome.result.best_accuracy:.2%} in round {outcome.result.best_round}"
 
 
-def _run_convergence(study: Study, epsilons: tuple[float, ...], display: Display, as_json: bool) -> None:
-    from dataclasses import asdict
+def _run_convergence(study: Study, epsilons: tuple[float, ...], display: Display, *, dry: bool, as_json: bool) -> None:
+    from fedl2g.files import write_text
+    from fedl2g.paper.convergence import SERVER_RATES, problem_at, run_convergence
+    from fedl2g.paper.theorem_report import convergence_csv, convergence_text, findings
 
-    from fedl2g.paper.convergence import run_convergence
-    from fedl2g.paper.theorem_report import convergence_text
-
+    if dry:
+        problem = problem_at(study.scale.name)
+        rates = ", ".join(f"{rate:g}" for rate in SERVER_RATES)
+        print_line(f"convergence: {count(len(SERVER_RATES), 'run')} of {problem.rounds} rounds, eta_s = {rates}")
+        return
     study.save()
     path = study.folder / "convergence.json"
     with display.console.status("running the convergence experiment"):
-        found = run_convergence(path, smoke=study.scale.name == "smoke", epsilons=epsilons)
+        found = run_convergence(path, problem_at(study.scale.name), epsilons)
+    write_text(path.with_suffix(".csv"), convergence_csv(found))
     if as_json:
-        print_json(asdict(found))
+        print_json(findings(found))
     else:
-        print_line(f"{convergence_text(found)}\nwritten: {path}")
+        print_line(f"{convergence_text(found)}\nwritten: {path}, {path.with_suffix('.csv')}")
 
 
 def _dataset_paths(given: Iterable[str]) -> dict[str, str]:

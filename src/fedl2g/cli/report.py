@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from fedl2g.cli.options import PATH, quiet_option, runs_argument, trust_option
 from fedl2g.cli.output import Display, print_line
-from fedl2g.errors import SettingError
 
-if TYPE_CHECKING:
-    from fedl2g.report.collect import Run
-
-FIGURES = ("curves", "loss-increase", "communication", "tsne", "bubbles")
+FIGURES = ("curves", "verdicts", "clients", "loss-increase", "communication", "tsne", "bubbles", "availability")
 
 
 @click.command("report")
@@ -48,35 +43,11 @@ def write_page(runs: tuple[Path, ...], output: Path, title: str, tsne: bool, tru
 @click.option("--figure", type=click.Choice(FIGURES), default="curves", show_default=True, help="What to draw.")
 @trust_option
 def draw_figure(runs: tuple[Path, ...], output: Path | None, figure: str, trust: bool) -> None:
-    """Draw a figure of runs for a paper: curves (seeds become a band), loss increase, costs, t-SNE, partition."""
-    from fedl2g.report import figures
+    """Draw a figure of runs for a paper: the charts of the report as PNG, PDF or SVG."""
     from fedl2g.report.collect import group_runs, read_runs
+    from fedl2g.report.figures import write_figure
 
     found = read_runs(runs, trust=trust)
     name = f"{figure}.png"
     target = output or (found[0].directory.figures / name if len(found) == 1 else Path(name))
-    groups = group_runs(found)
-    if figure == "curves":
-        figures.draw_curves({group.label: [run.history for run in group.runs] for group in groups}, target)
-    elif figure == "loss-increase":
-        figures.draw_loss_increase(groups, target)
-    elif figure == "communication":
-        figures.draw_costs(groups, target)
-    elif figure == "tsne":
-        figures.draw_embeddings(groups, target)
-    else:
-        _draw_bubbles(found[0], target)
-    print_line(str(target))
-
-
-def _draw_bubbles(run: Run, target: Path) -> None:
-    from fedl2g.report.bubbles import draw_bubbles
-    from fedl2g.report.collect import cached_dataset
-
-    dataset = cached_dataset(str(run.directory.about()["dataset_fingerprint"]))
-    if dataset is None:
-        raise SettingError(
-            f"dataset: {run.settings['dataset']!r} is not in the local cache; load it with `fedl2g data show`"
-        )
-    title = f"{dataset.name}, {run.settings['partition']}"
-    draw_bubbles(run.directory.partition(), dataset.labels, dataset.classes, target, title)
+    print_line(str(write_figure(figure, group_runs(found), target)))

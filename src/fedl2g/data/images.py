@@ -22,19 +22,19 @@ ImageFile: TypeAlias = tuple[str, Callable[[], bytes]]
 BATCH = 512
 
 
-def decode_images(files: Sequence[ImageFile], size: int) -> Iterator[Pixels]:
-    """Read image files in order, as batches (n, 3, size, size), decoding in threads."""
+def decode_images(files: Sequence[ImageFile], size: int, *, stretch: bool = False) -> Iterator[Pixels]:
+    """Read image files in order, as batches (n, 3, size, size), decoding in threads; see `to_square`."""
 
     def decode(file: ImageFile) -> Pixels:
-        return decode_image(file[0], file[1], size)
+        return decode_image(file[0], file[1], size, stretch=stretch)
 
     with ThreadPoolExecutor() as pool:
         for start in range(0, len(files), BATCH):
             yield np.stack(list(pool.map(decode, files[start : start + BATCH])))
 
 
-def decode_image(name: str, read: Callable[[], bytes], size: int) -> Pixels:
-    """Read one image file as (3, size, size)."""
+def decode_image(name: str, read: Callable[[], bytes], size: int, *, stretch: bool = False) -> Pixels:
+    """Read one image file as (3, size, size); see `to_square`."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -43,7 +43,7 @@ def decode_image(name: str, read: Callable[[], bytes], size: int) -> Pixels:
                 raise DataError(
                     f"{name}: the image has more than 8 bits per channel; expected 8 bits; convert it first"
                 )
-            return to_square(image.convert("RGB"), size)
+            return to_square(image.convert("RGB"), size, stretch=stretch)
     except DataError:
         raise
     except UnidentifiedImageError as error:  # its message names the buffer, not the file
@@ -52,12 +52,19 @@ def decode_image(name: str, read: Callable[[], bytes], size: int) -> Pixels:
         raise DataError(f"{name}: the image cannot be read ({error}); replace or remove it") from error
 
 
-def to_square(image: Image, size: int) -> Pixels:
-    """Scale the shorter side to `size` (bilinear, antialiased) and crop the centre, as (channels, size, size)."""
+def to_square(image: Image, size: int, *, stretch: bool = False) -> Pixels:
+    """Scale the shorter side to `size` (bilinear, antialiased) and crop the centre, as (channels, size, size).
+
+    With `stretch` both sides are scaled to `size`: nothing is cut off, but proportions change.
+    """
     from PIL import Image as pillow
 
     width, height = image.size
-    if (width, height) != (size, size):
+    if (width, height) == (size, size):
+        pass
+    elif stretch:
+        image = image.resize((size, size), pillow.Resampling.BILINEAR)
+    else:
         shorter = min(width, height)
         width, height = int(size * width / shorter), int(size * height / shorter)
         left, top = round((width - size) / 2), round((height - size) / 2)

@@ -79,7 +79,7 @@ def _locate(
     if name in CATALOG:
         entry = CATALOG[name]
         size = image_size or entry.image_size
-        key = cache_key(f"{name}-{size}px", [name, size])
+        key = cache_key(f"{name}-{size}px", [name, size, *([entry.version] if entry.version > 1 else ())])
 
         def build() -> Content:
             files = {file.name: fetch(file, folder / "downloads", progress) for file in entry.files}

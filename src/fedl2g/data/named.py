@@ -43,6 +43,7 @@ class NamedDataset:
     files: tuple[RemoteFile, ...] = field(default=(), repr=False)
     download_megabytes: int = 0
     domains: int = 0
+    version: int = 1  # raised when `read` gives other pixels, so that cached ones are not used any more
 
 
 def read_digits(files: Mapping[str, Path], size: int) -> Content:
@@ -95,8 +96,11 @@ def _read_cifar(path: Path, folder: str, members: list[str], label_bytes: int, n
 
 
 def read_flowers102(files: Mapping[str, Path], size: int) -> Content:
-    """Oxford's 102 flowers: train, validation and test images, in this order, each in the order of setid.mat."""
-    from scipy.io import loadmat  # type: ignore[import-untyped]
+    """Oxford's 102 flowers: train, validation and test images, in this order, each in the order of setid.mat.
+
+    Stretched to squares, as the paper's public code prepares them.
+    """
+    from scipy.io import loadmat
     from torchvision.datasets import Flowers102
 
     with _archive_errors(files["setid.mat"]):
@@ -117,7 +121,7 @@ def read_flowers102(files: Mapping[str, Path], size: int) -> Content:
     class_names = tuple(Flowers102.classes)
     return Content(
         image_shape=(3, size, size),
-        images=decode_images([(name, partial(encoded.__getitem__, name)) for name in names], size),
+        images=decode_images([(name, partial(encoded.__getitem__, name)) for name in names], size, stretch=True),
         labels=_checked_labels(labels, len(class_names), files["imagelabels.mat"]),
         class_names=class_names,
     )
@@ -143,7 +147,11 @@ def read_tiny_imagenet(files: Mapping[str, Path], size: int) -> Content:
 
 
 def read_domainnet(files: Mapping[str, Path], size: int) -> Content:
-    """DomainNet, cleaned version: for each domain the images of its train list, then those of its test list."""
+    """DomainNet, cleaned version: for each domain the images of its train list, then those of its test list.
+
+    Stretched to squares, as the paper's public code prepares the test images (it crops and flips the train images at
+    random, once).
+    """
     listed: dict[str, list[str]] = {}
     labels: list[int] = []
     domains: list[int] = []
@@ -180,7 +188,7 @@ def read_domainnet(files: Mapping[str, Path], size: int) -> Content:
 def _decode_zip(path: Path, members: list[str], size: int) -> Iterator[Pixels]:
     with zipfile.ZipFile(path) as archive:
         files: list[ImageFile] = [(f"{member} of {path}", partial(archive.read, member)) for member in members]
-        yield from decode_images(files, size)
+        yield from decode_images(files, size, stretch=True)
 
 
 def _checked_labels(labels: NDArray[Any], classes: int, path: Path) -> NDArray[np.int64]:
@@ -263,6 +271,7 @@ CATALOG: Mapping[str, NamedDataset] = {
             classes=102,
             image_size=64,
             read=read_flowers102,
+            version=2,
             files=(
                 RemoteFile(f"{_FLOWERS}/102flowers.tgz", "52808999861908f626f3c1f4e79d11fa"),
                 RemoteFile(f"{_FLOWERS}/imagelabels.mat", "e0620be6f572b9609742df49c70aed4d"),
@@ -287,6 +296,7 @@ CATALOG: Mapping[str, NamedDataset] = {
             classes=345,
             image_size=64,
             read=read_domainnet,
+            version=2,
             files=_DOMAINNET_ARCHIVES + _DOMAINNET_LISTS,
             download_megabytes=18_000,
             domains=6,

@@ -8,6 +8,7 @@ uses the same ones, so seed 1 gives the paper's own split.
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ DIRICHLET_CUTS = 200_000
 DIRICHLET_SHUFFLED = 100_000_000
 """Bounds on the search for a feasible Dirichlet partition: seconds of work on any dataset, and 20,000 attempts on
 digits, which with 20 clients and beta 0.1 can need 4,000 (the paper's settings need one)."""
+_log = logging.getLogger(__name__)
 _SIDES = ({"train", "test"}, {"train", "test", "validation"})
 LEAST_SAMPLES = 40
 """Minimum samples of a label-skewed client, so that its test quarter holds a batch of 10."""
@@ -107,7 +109,8 @@ def make_partition(
 
     `iid`               all samples, shuffled, in equal shares.
     `dirichlet:BETA`    label skew: each class is cut in shares drawn from a Dirichlet distribution.
-    `pathological:K`    label skew: each client holds at most K classes, in unequal amounts.
+    `pathological:K`    label skew: each client holds at most K classes, in unequal amounts. The last classes are left
+                        out, with a warning, where the clients are full before them.
     `domain`            feature shift: client i holds domain i mod D. Clients that share a domain split it evenly at
                         random; with fewer clients than domains only the first domains are used.
     `file:PATH`         a JSON file: client -> indices (then split here), or what `Partition.to_json` writes.
@@ -201,11 +204,20 @@ def _pathological(
     for k in range(classes):
         members = np.flatnonzero(labels == k)
         chosen = [client for client in range(clients) if quota[client] > 0][:takers]
-        if not chosen:
-            raise DataError(
-                f"{setting} leaves class {k} without a client, because {takers} clients share each earlier class; "
-                f"choose clients such that clients x {held} is a multiple of {classes}"
+        if not chosen:  # takers is rounded up, so the clients' quotas can be used up before the classes
+            left_out = np.count_nonzero(labels >= k)
+            _log.warning(
+                "%s leaves %s without a client: %d of %d samples are not used; %d clients share each earlier class; "
+                "choose clients such that clients x %d is a multiple of %d to use all",
+                setting,
+                f"class {k}" if k == classes - 1 else f"classes {k} to {classes - 1}",
+                left_out,
+                len(labels),
+                takers,
+                held,
+                classes,
             )
+            break
         if len(members) < len(chosen):
             raise DataError(
                 f"{setting} shares class {k} between {len(chosen)} clients, but it has only {len(members)} samples; "

@@ -104,7 +104,7 @@ def _split(setup: Setup) -> str:
 
 def _model(file: SiteFile, coordinator: Coordinator) -> str:
     file.use_code()
-    model = coordinator.setup.task.build(file.model, "init", file.client_id)
+    model = coordinator.setup.task.build_client(file.model, file.client_id)
     count = sum(parameter.numel() for parameter in model.parameters())
     return f"{file.model} builds, {count:,} parameters"
 

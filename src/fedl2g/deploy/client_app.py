@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import Literal
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -45,16 +46,22 @@ def query(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train in a round, or return the stored reply."""
-    return _answer(message, context, training=True)
+    return _answer(message, context, "train")
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate on the site's own test set."""
-    return _answer(message, context, training=False)
+    return _answer(message, context, "evaluate")
 
 
-def _answer(message: Message, context: Context, *, training: bool) -> Message:
+@app.evaluate("keep")
+def keep_best(message: Message, context: Context) -> Message:
+    """Keep the model of the best round: the run is over."""
+    return _answer(message, context, "keep")
+
+
+def _answer(message: Message, context: Context, what: Literal["train", "evaluate", "keep"]) -> Message:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from fedl2g.deploy.own_site import make_node
     from fedl2g.engines.flower import messages
@@ -64,10 +71,12 @@ def _answer(message: Message, context: Context, *, training: bool) -> Message:
         file = _site(context)
         request = messages.unpack_request(message.content, int(file.maximum_request_mb * _MB))
         node = make_node(file, request)
-        if training:
+        if what == "train":
             records = messages.pack_reply(request.run, request.round, node.train(request))
-        else:
+        elif what == "evaluate":
             records = messages.pack_evaluation(request.run, request.round, node.evaluate(request))
+        else:
+            records = messages.pack_kept(request.run, request.round, node.keep_best(request))
     except FedL2GError as error:
         records = messages.pack_refusal(error)
     return Message(records, reply_to=message)

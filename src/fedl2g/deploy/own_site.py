@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +17,10 @@ from fedl2g.errors import DataError, RunError, SettingError, choices
 from fedl2g.experiment import Experiment
 from fedl2g.files import reason_of, write_text
 from fedl2g.learning.devices import resolve_device
-from fedl2g.references import is_reference
+from fedl2g.references import is_reference, references_in, require_trust
 from fedl2g.setup import Setup, with_validation
+
+_FEDERATION = "federation.json"
 
 
 def make_node(file: SiteFile, request: Request) -> Node:
@@ -32,20 +36,36 @@ def make_node(file: SiteFile, request: Request) -> Node:
 
 
 def _describe(file: SiteFile, request: Request) -> None:
-    """Store the classes and image shape beside the models: an export needs them without the coordinator."""
-    path = file.path(file.store) / request.run / "federation.json"
-    if not path.exists():
-        about = {
-            "classes": request.classes,
-            "image_shape": request.image_shape,
-            "precision": request.experiment.precision,
-            "method": request.experiment.method.name,
-        }
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{path}: cannot be written ({reason_of(error)}); check the site's store") from error
-        write_text(path, json.dumps(about))
+    """Store what is learnt beside the models: an export needs it without the coordinator."""
+    path = file.path(file.store) / request.run / _FEDERATION
+    about = {
+        "classes": request.classes,
+        "image_shape": request.image_shape,
+        "experiment": request.experiment.model_dump(mode="json", exclude={"execution"}),
+    }
+    text = json.dumps(about)
+    try:
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({reason_of(error)}); check the site's store") from error
+    write_text(path, text)
+
+
+def stored_setup(file: SiteFile, run: Path, *, trust: bool = False) -> Setup:
+    """The setup of a site in a run that it took part in, from the run's folder in its store."""
+    path = run / _FEDERATION
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        settings: dict[str, Any] = dict(about["experiment"])
+        classes = tuple(map(str, about["classes"]))
+        channels, height, width = map(int, about["image_shape"])
+        require_trust(references_in(settings), path, trust=trust)
+        experiment = Experiment(**settings)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise RunError(f"{path}: cannot be read ({reason_of(error)}); restore it from a copy") from error
+    return own_site(file, experiment, load_data(file, classes, (channels, height, width)))
 
 
 def load_data(file: SiteFile, classes: tuple[str, ...], image_shape: tuple[int, int, int]) -> Dataset:
@@ -83,7 +103,7 @@ def own_site(file: SiteFile, experiment: Experiment, dataset: Dataset) -> Setup:
         None,
         clients=1,
         classes=dataset.classes,
-        seed=experiment.seed,
+        seed=experiment.choices.partition_seed,
         test_fraction=experiment.test_fraction,
     )
     empty = np.empty(0, dtype=np.int64)

@@ -20,7 +20,8 @@ from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.engines.flower.engine import GridEngine
 from fedl2g.engines.flower.terms import Terms
 from fedl2g.errors import FedL2GError, RunError, SettingError
-from fedl2g.round.record import chosen_on
+from fedl2g.federation import Federation, Observer
+from fedl2g.round.record import RoundRecord, chosen_on, selected_record
 from fedl2g.runs.runner import run_site
 from fedl2g.setup import Setup
 
@@ -45,15 +46,17 @@ def run(grid: Grid, experiment: Path, out: Path) -> None:
     """Run a federation over this grid; also logs to log.txt in the run directory."""
     setup = read_coordinator(experiment).setup
     handlers: list[logging.Handler] = []
+    teller = TellBest()
     _limit_retries(grid, setup.experiment.execution.link_seconds)
 
     def open_grid(setup: Setup, scratch: Path | None) -> DeploymentEngine:
         handlers.append(_log_to(out / "log.txt"))
-        return DeploymentEngine(grid, setup)
+        teller.engine = DeploymentEngine(grid, setup)
+        return teller.engine
 
     try:
         with _stop_on_sigint(), _report_lost_link(setup.experiment.execution.link_seconds):
-            result = run_site(setup, out, open_grid)
+            result = run_site(setup, out, open_grid, [teller])
         best, chosen = result.best_accuracy, chosen_on(result.selection)
         _log.info("the run is finished: best accuracy %.4f in round %d (%s)", best, result.best_round, chosen)
     except FedL2GError as error:
@@ -137,3 +140,21 @@ class DeploymentEngine(GridEngine):
 
     def close(self) -> None:
         """Nothing to close: the nodes belong to their institutions."""
+
+
+class TellBest(Observer):
+    """Tells the sites which round is the best so far, with every request and at the end: they keep its models."""
+
+    engine: DeploymentEngine | None = None
+
+    def on_start(self, federation: Federation) -> None:
+        best = selected_record(federation.history)
+        if self.engine is not None:
+            self.engine.best = best.round if best is not None else None
+
+    def on_round(self, federation: Federation, record: RoundRecord) -> None:
+        self.on_start(federation)
+
+    def on_end(self, federation: Federation) -> None:
+        if self.engine is not None:
+            self.engine.tell_best()

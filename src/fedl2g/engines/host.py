@@ -82,7 +82,7 @@ class Host:
     def _build(self, client: int) -> AnyClientHalf:
         architecture, partition = self.setup.architecture(client), self.setup.partition
         # Always a new network, never a recycled one: a method's half may keep references to its initial tensors.
-        model = self.task.build(architecture, "init", client)
+        model = self.task.build_client(architecture, client)
         if self.device.type != "cpu":
             model = model.to(self.device)
         train, test, validation = (

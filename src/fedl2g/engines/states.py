@@ -26,7 +26,6 @@ Shapes = dict[str, tuple[int, ...]]
 
 _QUEUED = 8  # states that may be queued for writing before `write_behind` blocks,
 _QUEUED_BYTES = 256 * 2**20  # and their total size
-_NETWORK = "model."  # prefix of the client's own network, as opposed to the method's private tensors
 _CLIENT_FILE = re.compile(r"client-([0-9]{6,})\.safetensors")
 
 
@@ -39,11 +38,6 @@ def client_files(directory: Path) -> dict[int, Path]:
     """The state files in a folder by client, ascending."""
     found = ((path, _CLIENT_FILE.fullmatch(path.name)) for path in directory.iterdir())
     return dict(sorted((int(match[1]), path) for path, match in found if match is not None))
-
-
-def network_of(state: Mapping[str, Tensor]) -> State:
-    """The client's own network from its state, without the method's private tensors."""
-    return {name.removeprefix(_NETWORK): tensor for name, tensor in state.items() if name.startswith(_NETWORK)}
 
 
 def write_state(
@@ -113,12 +107,12 @@ class StateStore:
     def export(self, client: int, target: Path) -> None:
         """Hard-link a state's file into a checkpoint; copy it across file systems."""
         self._settle(client)
-        _link(self._file(client), target)
+        link(self._file(client), target)
 
     def adopt(self, client: int, source: Path) -> None:
         """Use a checkpoint's file as the client's state."""
         self._settle(client)
-        _link(source, self._file(client))
+        link(source, self._file(client))
         self._known.add(client)
 
     def clear(self) -> None:
@@ -183,7 +177,8 @@ def stored_shapes(path: Path) -> Shapes:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a dict)
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
+    """Hard-link a file that is never modified; copy it where that is impossible."""
     with replacing(target, durable=False) as partial:
         try:
             os.link(source, partial)

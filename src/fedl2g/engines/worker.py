@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import traceback
-import warnings
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,7 +24,6 @@ from fedl2g.setup import Setup
 @rare_garbage_collection()
 def main() -> None:
     """Serve the connection whose file descriptor is the first argument until the other side is gone."""
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")  # torch's own use of torch.jit in the JVP
     torch.set_num_threads(1)
     connection = Connection(int(sys.argv[1]))
     served: _WorkerHost | None = None

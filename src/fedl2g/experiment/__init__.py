@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedl2g.experiment.explanation import default_settings, documented_fields, explain
+    from fedl2g.experiment.explanation import default_settings, documented_fields, explain, explain_options
     from fedl2g.experiment.files import flat, overlay, parse_override
     from fedl2g.experiment.identity import SITES
     from fedl2g.experiment.settings import Execution, Experiment
@@ -18,6 +18,7 @@ _HOMES = {
     "default_settings": "explanation",
     "documented_fields": "explanation",
     "explain": "explanation",
+    "explain_options": "explanation",
     "flat": "files",
     "overlay": "files",
     "parse_override": "files",
@@ -30,6 +31,7 @@ __all__ = [
     "default_settings",
     "documented_fields",
     "explain",
+    "explain_options",
     "flat",
     "overlay",
     "parse_override",

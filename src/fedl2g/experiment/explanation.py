@@ -13,7 +13,7 @@ from fedl2g.errors import SettingError, suggestion
 from fedl2g.experiment.files import flat
 from fedl2g.experiment.settings import Experiment
 from fedl2g.experiment.words import RENAMED, expectation, table_of, unknown_setting
-from fedl2g.methods.registry import get_method, method_names
+from fedl2g.methods.registry import Method, get_method, method_names
 
 
 def explain(name: str) -> str:
@@ -38,11 +38,16 @@ def documented_fields() -> Iterable[tuple[str, str]]:
                 yield f"{name}.{inner}", _describe(setting)
     seen: dict[str, list[str]] = {}
     for method in method_names():
-        for name, field in get_method(method).options.model_fields.items():
-            if name != "name":
-                seen.setdefault(name, []).append(f"{method}: {_describe(field)}")
+        for name, text in explain_options(get_method(method)).items():
+            seen.setdefault(name, []).append(f"{method}: {text}")
     for name, lines in seen.items():
         yield f"method.{name}", "\n".join(lines)
+
+
+def explain_options(method: Method) -> dict[str, str]:
+    """The options of a method, each with its meaning, allowed values and default."""
+    fields = method.options.model_fields.items()
+    return {name: _describe(field) for name, field in fields if name != "name"}
 
 
 def default_settings() -> dict[str, Any]:

@@ -41,9 +41,10 @@ def check_layout(experiment: Experiment) -> None:
 
 def channels_last(experiment: Experiment) -> frozenset[str]:
     """The architectures that use the channels_last layout; none while the layout is `auto`."""
+    built = {*experiment.architectures, *([experiment.auxiliary] if experiment.auxiliary else ())}
     if experiment.layout == "channels_last":
-        return frozenset(experiment.architectures)
+        return frozenset(built)
     if experiment.layout == "preset":  # in a deployment each site names its own architecture
-        return CHANNELS_LAST if experiment.dataset == SITES else CHANNELS_LAST.intersection(experiment.architectures)
+        return CHANNELS_LAST if experiment.dataset == SITES else CHANNELS_LAST & built
     pairs = (part.rpartition("=") for part in experiment.layout.split(","))
     return frozenset(name for name, _, layout in pairs if layout == "channels_last")

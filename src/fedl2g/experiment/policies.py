@@ -25,7 +25,8 @@ class Noise(BaseModel):
     )
     scale: Literal["absolute", "relative"] = Field(
         "absolute",
-        description="absolute: noise of standard deviation s; relative: s times the RMS of the client's upload.",
+        description="absolute: noise of standard deviation s, as in the code of FedPCL, which the paper follows; "
+        "relative: s times the RMS of the client's upload.",
     )
 
     @property

@@ -21,6 +21,7 @@ from pydantic import (
 from fedl2g.errors import SettingError
 from fedl2g.experiment import checks, files, identity, layouts
 from fedl2g.experiment.policies import Aggregation, Attack, Availability, Noise, Privacy, Replies
+from fedl2g.experiment.protocol import Choices, ProtocolName, choices_of, resolved
 from fedl2g.experiment.words import one_sentence
 from fedl2g.methods.options import Options
 from fedl2g.methods.registry import get_method
@@ -48,6 +49,9 @@ class Execution(BaseModel):
     )
     profile: bool = Field(False, description="Measure how the time of each round is spent.")
     checkpoint_every: int = Field(10, ge=1, description="Rounds between checkpoints: the most a crash can lose.")
+    keep_best: bool = Field(
+        True, description="Keep the models of the best round beside the last ones, as `fedl2g export` writes them."
+    )
     link_seconds: float = Field(
         120.0, gt=0, description="flower, deployed: timeout for reaching a SuperLink that is down."
     )
@@ -98,8 +102,28 @@ class Experiment(BaseModel):
     local_epochs: int = Field(1, ge=1, description="Epochs over a client's own data in each round.")
     batch_size: int = Field(10, ge=1, description="Batch size of local training.")
     client_lr: float = Field(0.01, gt=0, description="The clients' learning rate (plain SGD).")
-    reshuffle: bool = Field(True, description="Draw a new order of the samples for each epoch.")
+    protocol: ProtocolName = Field(
+        "ours",
+        description="What decides where reshuffle, equal_start, partition_seed and FedL2G's quiz are not given. ours: "
+        "true, false, the seed, fixed. paper, as in the authors' code: false, true, 1, first.",
+    )
+    reshuffle: bool | None = Field(
+        None,
+        description="Draw a new order of the samples for each epoch; false keeps the order of the partition. Absent: "
+        "by the protocol, true with ours.",
+    )
+    equal_start: bool | None = Field(
+        None,
+        description="Start clients of one architecture with equal weights. Absent: by the protocol, false with ours.",
+    )
     seed: int = Field(0, ge=0, lt=2**32, description="Determines every random choice of the run.")
+    partition_seed: int | None = Field(
+        None,
+        ge=0,
+        lt=2**32,
+        description="Seed of the partition, so that runs with different seeds can share one. Absent: by the protocol, "
+        "the run's own seed with ours.",
+    )
     patience: int = Field(
         100, ge=0, description="Stop when this many evaluations passed since the best one; 0 runs all rounds."
     )
@@ -188,9 +212,18 @@ class Experiment(BaseModel):
         return resolve_models(self.models)
 
     @property
+    def auxiliary(self) -> str | None:
+        """The auxiliary network that the method's options name; None if they name none."""
+        return get_method(self.method.name).named_auxiliary(self.method)
+
+    @property
     def channels_last(self) -> frozenset[str]:
         """The architectures that use this memory layout; none while the layout is `auto`."""
         return layouts.channels_last(self)
+
+    def with_rounds(self, rounds: int) -> Experiment:
+        """The same experiment with another number of rounds."""
+        return Experiment(**{**dict(self), "rounds": rounds})
 
     def settled(self, layout: str) -> Experiment:
         """The experiment with these layouts in place of `auto`."""
@@ -210,9 +243,19 @@ class Experiment(BaseModel):
         return max(1, int(self.clients * self.participation + 1e-9))
 
     @property
+    def choices(self) -> Choices:
+        """What this experiment's own settings, and else its protocol, choose."""
+        return choices_of(self)
+
+    @property
     def sampler_name(self) -> str:
         """The sampler in use: the one given, or the default."""
         return identity.sampler_in_use(self.sampler, protected=self.privacy.on)
+
+    @property
+    def selection(self) -> Literal["validation", "test"]:
+        """The samples that choose the best round."""
+        return "validation" if self.validation_fraction else "test"
 
     @property
     def references(self) -> list[str]:
@@ -222,7 +265,12 @@ class Experiment(BaseModel):
     @property
     def fingerprint(self) -> str:
         """A hash of the settings that determine the results: equal for experiments with equal results."""
-        settings = {**self.model_dump(mode="json"), "sampler": self.sampler_name}
+        return self.fingerprint_with(self.rounds)
+
+    def fingerprint_with(self, rounds: int | None) -> str:
+        """The fingerprint of this experiment with another number of rounds; None: the same for all numbers."""
+        dumped = resolved(self.model_dump(mode="json"), self.choices)
+        settings = {**dumped, "sampler": self.sampler_name, "rounds": rounds}
         if self.layout != "auto":  # resolved, so that a changed table gives another fingerprint
             settings["layout"] = sorted(self.channels_last)
         if not self.validation_fraction:  # so that runs from before this setting can go on

@@ -36,14 +36,20 @@ def table_of(field: FieldInfo) -> type[BaseModel] | None:
 
 def expectation(field: FieldInfo, name: str = "") -> str | None:
     """The allowed values of a setting: "a whole number of at least 1", "one of a, b"; None for other types."""
-    kind, metadata = _without_none(field.annotation, field.metadata)
+    if table_of(field) is not None:
+        return "a name or a table of settings" if name in SHORT else "a table of settings"
+    kinds = _kinds(field.annotation, field.metadata)
+    words = [_words(kind, metadata) for kind, metadata in kinds]
+    return " or ".join(word for word in words if word) if all(words) else None
+
+
+def _words(kind: Any, metadata: Sequence[Any]) -> str | None:
     registries = [item for item in metadata if isinstance(item, Registry)]
     if registries:
         return "one of " + ", ".join(registries[0].names())
     if get_origin(kind) is Literal:
-        return "one of " + ", ".join(map(str, get_args(kind)))
-    if table_of(field) is not None:
-        return "a name or a table of settings" if name in SHORT else "a table of settings"
+        allowed = list(map(str, get_args(kind)))
+        return allowed[0] if len(allowed) == 1 else "one of " + ", ".join(allowed)
     if kind is bool:
         return "true or false"
     if kind is str:
@@ -92,16 +98,18 @@ def dotted_names(model: type[BaseModel]) -> list[str]:
     return [f"{name}.{inner}" for name, table in tables.items() if table is not None for inner in table.model_fields]
 
 
-def _without_none(kind: Any, metadata: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """The type of an optional setting without None, and its constraints."""
-    found = list(metadata)
+def _kinds(kind: Any, metadata: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
+    """The types that a setting may have, None apart, each with its constraints."""
     if get_origin(kind) in (Union, types.UnionType):
         kinds = [one for one in get_args(kind) if one is not types.NoneType]
-        kind = float if set(kinds) == {int, float} else kinds[0] if len(kinds) == 1 else None
+        if set(kinds) == {int, float}:
+            kinds = [float]
+        return [found for one in kinds for found in _kinds(one, metadata)]
     if get_origin(kind) is Annotated:
         kind, *inner = get_args(kind)
-        found += inner
-    return kind, found
+        limits = [limit for one in inner for limit in (one.metadata if isinstance(one, FieldInfo) else [one])]
+        return _kinds(kind, [*metadata, *limits])
+    return [(kind, list(metadata))]
 
 
 def _limit(metadata: Sequence[Any], name: str) -> Any:

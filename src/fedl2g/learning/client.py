@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,12 +23,14 @@ class Task:
     classes: int
     image_shape: tuple[int, int, int]
     seed: int
-    rounds: int
-    auxiliary: str  # the architecture of a shared auxiliary model: the first of the group
+    rounds: int | None  # None: the method does not say that it uses the number of rounds (trait `uses_rounds`)
+    auxiliary: str  # the architecture of the network that the server builds: an auxiliary model, a shared head
     batch_size: int = 10
     local_epochs: int = 1
     client_lr: float = 0.01
-    reshuffle: bool = True
+    reshuffle: bool = True  # else every epoch has the order of the train set
+    equal_start: bool = False  # clients of one architecture start with equal weights
+    quiz: Literal["fixed", "first"] = "fixed"  # a quiz set is drawn once, or the first samples of the train set
     feature_dim: int = 512
     dtype: torch.dtype = torch.float32
     channels_last: frozenset[str] = frozenset()  # the architectures that use this memory layout
@@ -46,6 +49,14 @@ class Task:
             return model  # fast path: a no-op `to` would take a fifth of the time of building a network
         model = model.to(self.dtype)
         return model if layout is torch.preserve_format else model.to(memory_format=layout)
+
+    def build_client(self, architecture: str, client: int) -> SplitModel:
+        """Build a client's network with its initial weights."""
+        return self.build(architecture, "init", *self.start_ids(client))
+
+    def start_ids(self, client: int) -> tuple[int, ...]:
+        """What the initial weights of a client depend on beside the seed."""
+        return () if self.equal_start else (client,)
 
     def layout(self, architecture: str) -> torch.memory_format:
         """The memory layout of an architecture's weights and images."""
@@ -106,11 +117,15 @@ class Client:
                 view, loss, optimizers or [self.optimizer()], self._orders(round, len(view)), self.task.batch_size
             )
 
+    def start_stream(self, purpose: str) -> AbstractContextManager[None]:
+        """Seed torch's global generator for the initial weights of another private network of this client."""
+        return rng.seeded(self.task.seed, purpose, *self.task.start_ids(self.id), device=self.device)
+
     def stream(self, purpose: str, *ids: int) -> AbstractContextManager[None]:
         """Seed torch's global generator for one purpose of this client inside a `with` block."""
         return rng.seeded(self.task.seed, purpose, self.id, *ids, device=self.device)
 
     def _orders(self, round: int, samples: int) -> Iterator[Tensor]:
         for epoch in range(self.task.local_epochs):
-            ids = (round, epoch) if self.task.reshuffle else (0, 0)
-            yield torch.randperm(samples, generator=rng.torch_stream(self.task.seed, "order", self.id, *ids))
+            stream = rng.torch_stream(self.task.seed, "order", self.id, round, epoch)
+            yield torch.randperm(samples, generator=stream) if self.task.reshuffle else torch.arange(samples)

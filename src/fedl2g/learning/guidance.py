@@ -17,6 +17,7 @@ and one more backward pass through the graph of S gives the norm of grad MSE.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,10 +82,12 @@ def guidance(
 
     with (
         _private_generators(device),
+        warnings.catch_warnings(),
         _batch_statistics_only(model),
         _differentiable_attention(),
         torch.enable_grad(),
     ):
+        warnings.simplefilter("ignore", FutureWarning)  # torch's own use of torch.jit in the JVP
         mask = _generator_state(device)
         out = outputs_at(parameters, x)
         offset = out[column].detach() - guide[y]

@@ -80,5 +80,10 @@ register_method(
     options=FedDistillOptions,
     server=FedDistillServer,
     client=FedDistillClient,
-    traits=Traits(uploads="class vectors", vectors="logits"),
+    traits=Traits(
+        uploads="class vectors",
+        vectors="logits",
+        advice="The first method to try beside local training: it costs little and rarely harms "
+        "(docs/when-it-helps.md). Lower `weight` where clients lose against local training; `distance=mse` compares the logits themselves.",
+    ),
 )

@@ -82,6 +82,12 @@ register_method(
     server=FedGHServer,
     client=FedGHClient,
     traits=Traits(
-        uploads="class vectors", vectors="features", every_row=True, shares_head=True, predicts_with_broadcast=True
+        uploads="class vectors",
+        vectors="features",
+        every_row=True,
+        shares_head=True,
+        predicts_with_broadcast=True,
+        advice="Use it where all clients need the same head and the server may train it. "
+        "Its options set how long and how fast the server trains the head on the clients' mean features.",
     ),
 )

@@ -29,15 +29,16 @@ from fedl2g.errors import SettingError
 from fedl2g.learning.client import Client, Task
 from fedl2g.learning.losses import kl_divergence
 from fedl2g.learning.optimizer import ClippedSGD
-from fedl2g.methods.base import Options, Trained, Traits
+from fedl2g.methods.base import Trained, Traits
 from fedl2g.methods.fml import CLIP
 from fedl2g.methods.low_rank import LOW_RANK, check_packed, compress, reconstruct
+from fedl2g.methods.options import AuxiliaryOptions
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer
 from fedl2g.payload import Payload
 
 
-class FedKDOptions(Options):
+class FedKDOptions(AuxiliaryOptions):
     """A client's model and a small shared one distil into each other; the shared one is sent as low-rank factors."""
 
     name: str = "fedkd"
@@ -56,6 +57,7 @@ class FedKDOptions(Options):
 
     def energy(self, round: int, task: Task) -> float:
         """The share of energy kept in both directions of a round."""
+        assert task.rounds is not None, "the trait `uses_rounds`"
         progress = (round - 1) / max(1, task.rounds - 1)
         return self.energy_start + min(1.0, progress) * (self.energy_end - self.energy_start)
 
@@ -73,7 +75,7 @@ class FedKDClient(AuxiliaryClient[FedKDOptions]):
     def __init__(self, options: FedKDOptions, client: Client) -> None:
         super().__init__(options, client)
         width = client.task.feature_dim
-        with client.stream("private"):
+        with client.start_stream("private"):
             feature_map = nn.Linear(width, width, bias=False)
         self.feature_map = self.state["feature_map"] = feature_map.to(client.device, client.task.dtype)
 
@@ -110,7 +112,10 @@ register_method(
         uploads="network",
         codec=LOW_RANK,
         auxiliary_network=True,
+        uses_rounds=True,
         communication_note="FedKD's communication depends on the weights: the rank of each factor is the smallest that "
         "keeps the requested share of the energy; the mean over the run is shown.",
+        advice="Use it where a small network may be shared but communication must shrink. "
+        "Lower energies send less and lose more of the network; the number of rounds is part of the method.",
     ),
 )

@@ -41,6 +41,7 @@ CLIP = 100.0  # bounds the client's gradient norm, and the norm of the whole gui
 MAX_WEIGHT = 4.0  # of an adaptive weight
 
 _SERVER_LR = "Server learning rate of the guiding vectors; 0 keeps them at their initial values."
+_RMS_STEP = "RMS of a guiding vector's move in a round, with server_step rms."
 
 
 class FedL2GOptions(Options):
@@ -50,10 +51,11 @@ class FedL2GOptions(Options):
 
     server_lr: float = Field(ge=0, description=_SERVER_LR)
     warmup_rounds: int = Field(50, ge=0, description="Initial rounds in which only the guiding vectors are trained.")
-    quiz: Literal["fixed", "rotating"] = Field(
-        "fixed",
-        description="The quiz set: fixed for the run and never trained on, or drawn anew each round from all training "
-        "samples, which then all train.",
+    quiz: Literal["fixed", "first", "rotating"] | None = Field(
+        None,
+        description="The quiz set. fixed: drawn once, never trained on; first: the first training samples, likewise; "
+        "rotating: drawn anew each round from all training samples, which then all train. Absent: by the protocol, "
+        "fixed with ours.",
     )
     quiz_size: int | None = Field(
         None,
@@ -72,7 +74,7 @@ class FedL2GOptions(Options):
         description="The step of the guiding vectors: server_lr times the gradient, or rms_step per entry in the "
         "gradient's direction whatever its size (server_lr is then not used).",
     )
-    rms_step: float = Field(0.1, gt=0, description="RMS of a guiding vector's move in a round, with server_step rms.")
+    rms_step: float = Field(gt=0, description=_RMS_STEP)
     guide_init: Literal["normal", "zeros", "orthogonal"] = Field(
         "normal", description="Initial guiding vectors: N(0,1) entries, zeros, or orthogonal directions."
     )
@@ -94,6 +96,7 @@ class LogitOptions(FedL2GOptions):
     space = "logits"
     name: str = "fedl2g-l"
     server_lr: float = Field(0.1, ge=0, description=_SERVER_LR)
+    rms_step: float = Field(0.3, gt=0, description=_RMS_STEP)
 
 
 class FeatureOptions(FedL2GOptions):
@@ -102,6 +105,7 @@ class FeatureOptions(FedL2GOptions):
     space = "features"
     name: str = "fedl2g-f"
     server_lr: float = Field(100.0, ge=0, description=_SERVER_LR)
+    rms_step: float = Field(0.1, gt=0, description=_RMS_STEP)
 
 
 class FedL2GServer(ServerHalf[FedL2GOptions]):
@@ -181,6 +185,7 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
 
     def __init__(self, options: FedL2GOptions, client: Client) -> None:
         super().__init__(options, client)
+        self.quiz = options.quiz or client.task.quiz
         self._quiz_size = quiz_size(options, client)
         self.quiz_set, self.study_set = self._split()
         self._adaptive = GuideWeight() if options.guide_weight == "adaptive" else None
@@ -209,7 +214,7 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
 
         log = TrainingLog()
         if trains := round > self.options.warmup_rounds:
-            data = self.study_set if self.options.quiz == "fixed" else self.client.train_set
+            data = self.client.train_set if self.quiz == "rotating" else self.study_set
             log = self.client.fit(round, loss, [self.client.optimizer(clip=CLIP)], data=data)
         found = self._guidance(round, guide, weight)
         if trains and self._adaptive is not None:  # never in the warm-up: it must leave the client as it was
@@ -221,16 +226,17 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
     def study_batch(self, round: int) -> ImageView:
         """The study batch of a round's pseudo-step, drawn from the study set; a rotating quiz is drawn anew before."""
         task = self.client.task
-        if self.options.quiz == "rotating":
+        if self.quiz == "rotating":
             self.quiz_set, self.study_set = self._split(round)
         generator = rng.torch_stream(task.seed, "study_batch", self.client.id, round)
         return self.study_set.subset(torch.randperm(len(self.study_set), generator=generator)[: task.batch_size])
 
     def _split(self, *ids: int) -> tuple[ImageView, ImageView]:
-        """The quiz set and the study set, drawn from a stream of their own."""
+        """The quiz set and the study set, drawn from a stream of their own or in the order of the train set."""
         train_set = self.client.train_set
         generator = rng.torch_stream(self.client.task.seed, "quiz", self.client.id, *ids)
-        order = torch.randperm(len(train_set), generator=generator)
+        samples = len(train_set)
+        order = torch.arange(samples) if self.quiz == "first" else torch.randperm(samples, generator=generator)
         quiz, study = order[: self._quiz_size], order[self._quiz_size :]
         return train_set.subset(quiz), train_set.subset(study.sort().values)
 
@@ -295,5 +301,9 @@ for _options in (LogitOptions, FeatureOptions):
             idle_without_steps=True,
             communication_note="FedL2G's uploads are small: a study batch of B samples has at most B classes, so at "
             "most B rows of the guiding gradient are not zero, and only those are sent.",
+            advice="Use the defaults to reproduce the paper, and quiz=rotating guide_weight=adaptive server_step=rms"
+            f"{' guide_init=zeros' * (_options.space == 'logits')} on your own data, above all with few samples per "
+            "client (docs/when-it-helps.md). While the recorded alignment stays clearly below zero the pull works against "
+            "the clients: lower guide_weight, raise adaptive_rate, or train locally.",
         ),
     )

@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedl2g.learning.client import Client
-from fedl2g.methods.base import Options, Trained, Traits
+from fedl2g.methods.base import Trained, Traits
+from fedl2g.methods.options import AuxiliaryOptions
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer
 from fedl2g.payload import Payload
 
 
-class FedMRLOptions(Options):
+class FedMRLOptions(AuxiliaryOptions):
     """A client's model and a small shared one are joined in one nested representation."""
 
     name: str = "fedmrl"
@@ -46,7 +47,7 @@ class FedMRLClient(AuxiliaryClient[FedMRLOptions]):
     def __init__(self, options: FedMRLOptions, client: Client) -> None:
         super().__init__(options, client, feature_dim=options.sub_feature_dim)
         width = client.task.feature_dim
-        with client.stream("private"):
+        with client.start_stream("private"):
             projector = nn.Linear(options.sub_feature_dim + width, width)
         self.projector = self.state["projector"] = projector.to(client.device, client.task.dtype)
 
@@ -88,5 +89,7 @@ register_method(
         predicts_with_broadcast=True,
         communication_note="FedMRL's auxiliary network has narrow features and a narrow head, so it is smaller than "
         "FML's.",
+        advice="Use it where a small network may be shared with the server, at about twice the cost of local training. "
+        "A wider auxiliary representation shares more and costs more.",
     ),
 )

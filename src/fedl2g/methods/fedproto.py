@@ -96,5 +96,11 @@ register_method(
     options=FedProtoOptions,
     server=FedProtoServer,
     client=FedProtoClient,
-    traits=Traits(uploads="class vectors", vectors="features", predicts_with_broadcast=True),
+    traits=Traits(
+        uploads="class vectors",
+        vectors="features",
+        predicts_with_broadcast=True,
+        advice="Use it for long runs with similar networks: it predicts by the nearest prototype, which different "
+        "networks agree on late. Compare the accuracy called `head` before you discard it; lower `weight` if that falls, too.",
+    ),
 )

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedl2g.learning.losses import kl_divergence
-from fedl2g.methods.base import Options, Trained, Traits
+from fedl2g.methods.base import Trained, Traits
+from fedl2g.methods.options import AuxiliaryOptions
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import AuxiliaryClient, SharedNetworkServer
 from fedl2g.payload import Payload
@@ -26,7 +27,7 @@ from fedl2g.payload import Payload
 CLIP = 10.0  # bounds the gradient norm of each network separately
 
 
-class FMLOptions(Options):
+class FMLOptions(AuxiliaryOptions):
     """A client's model and a small shared one learn from each other's predictions."""
 
     name: str = "fml"
@@ -60,5 +61,10 @@ register_method(
     options=FMLOptions,
     server=SharedNetworkServer,
     client=FMLClient,
-    traits=Traits(uploads="network", auxiliary_network=True),
+    traits=Traits(
+        uploads="network",
+        auxiliary_network=True,
+        advice="Use it where a small network may be shared with the server and its larger uploads can be paid. "
+        "A higher `alpha` keeps a client closer to its own data, a higher `beta` the shared network.",
+    ),
 )

@@ -39,5 +39,12 @@ register_method(
     options=LGFedAvgOptions,
     server=SharedHeadServer,
     client=LGFedAvgClient,
-    traits=Traits(uploads="network", weighted_by_samples=True, shares_head=True, predicts_with_broadcast=True),
+    traits=Traits(
+        uploads="network",
+        weighted_by_samples=True,
+        shares_head=True,
+        predicts_with_broadcast=True,
+        advice="Use it where all networks have equal heads and the clients hold the same classes. "
+        "It has no options; clients with few classes lose, because everyone predicts with the mean of all heads.",
+    ),
 )

@@ -24,4 +24,12 @@ class LocalClient(ClientHalf[LocalOptions]):
         return Trained({}, self.client.fit(round, self.own_loss))
 
 
-register_method("local", options=LocalOptions, server=LocalServer, client=LocalClient, traits=Traits())
+register_method(
+    "local",
+    options=LocalOptions,
+    server=LocalServer,
+    client=LocalClient,
+    traits=Traits(
+        advice="Always run it: a method that does not beat it helps nobody. It has no options and sends nothing.",
+    ),
+)

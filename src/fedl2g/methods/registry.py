@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,26 @@ class Method:
     def summary(self) -> str:
         """The first line of the options' docstring."""
         return (self.options.__doc__ or "").strip().partition("\n")[0]
+
+    @property
+    def description(self) -> str:
+        """The loss and the exchange: the docstring of the module that defines the client's half, or of that class."""
+        own = sys.modules[self.client.__module__].__doc__ or self.client.__doc__
+        return inspect.cleandoc(own or self.summary)
+
+    @property
+    def sends(self) -> str:
+        """What leaves a client in a round, in one or two sentences."""
+        kind = {
+            "nothing": "Nothing.",
+            "class vectors": f"Class vectors ({self.traits.vectors or 'of its own kind'}): at most one row per class.",
+            "network": "The tensors of a small shared network."
+            if self.traits.auxiliary_network
+            else "Tensors of a network.",
+        }[self.traits.uploads]
+        packed = " They are compressed." * self.traits.compressed
+        measured = f" Beside its loss it reports: {', '.join(self.traits.metrics)}." if self.traits.metrics else ""
+        return f"{kind}{packed}{measured} {self.traits.communication_note}".strip()
 
     def warmup_rounds(self, options: Options) -> int:
         """The first rounds of a run, in which no client trains; 0 for a method without a warm-up."""

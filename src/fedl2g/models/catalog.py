@@ -25,7 +25,6 @@ ARCHITECTURES: tuple[str, ...] = (
     *_SMALL,
 )
 
-# The smallest comes first: the first of a group is the auxiliary model of FML, FedKD and FedMRL.
 GROUPS: dict[str, tuple[str, ...]] = {
     "htfe2": ("cnn4", "resnet18"),
     "htfe3": ("resnet10", "resnet18", "resnet34"),

@@ -8,6 +8,7 @@ import torch
 
 from fedl2g.models.build import build_model
 from fedl2g.models.calibration import step_seconds
+from fedl2g.models.size import count
 from fedl2g.models.split import FeaturePool, SplitModel
 
 
@@ -18,7 +19,7 @@ def describe_model(name: str, *, classes: int, image_size: int, measure: bool = 
         model = build_model(name, classes=classes, image_shape=shape)
     return {
         "name": name,
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": count(model),
         "feature_width": _feature_width(model, shape),
         "step_seconds": step_seconds(name, classes=classes, image_shape=shape) if measure else None,
     }

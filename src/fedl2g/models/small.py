@@ -14,7 +14,7 @@ from fedl2g.models.split import Builder, FeaturePool, ImageShape, SplitModel
 
 
 def small_cnn(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
-    """Two convolutions with pooling: the smallest, since it is also the auxiliary model exchanged every round."""
+    """Two convolutions with pooling: the smallest, and so the auxiliary model of its group."""
     extractor = nn.Sequential(
         nn.Conv2d(image_shape[0], 16, kernel_size=5, stride=2, padding=2),
         nn.ReLU(inplace=True),

@@ -274,9 +274,13 @@ class ConvergenceStudy:
     epsilons: tuple[float, ...]
 
 
-def run_convergence(path: Path, *, smoke: bool = False, epsilons: Iterable[float] = ()) -> ConvergenceStudy:
+def problem_at(scale: str) -> Problem:
+    """The problem at a scale of the paper's experiments: smoke is shorter, full and small are the same."""
+    return Problem(rounds=20) if scale == "smoke" else Problem()
+
+
+def run_convergence(path: Path, problem: Problem, epsilons: Iterable[float] = ()) -> ConvergenceStudy:
     """Measure with each server rate and write the result as JSON."""
-    problem = Problem(rounds=60) if smoke else Problem()
     runs = tuple(measure(replace(problem, server_lr=rate)) for rate in SERVER_RATES)
     study = ConvergenceStudy(runs, tuple(epsilons) or EPSILONS)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -24,7 +25,7 @@ def batch_variance(rows: Tensor, batch: int) -> float:
 
 def batch_norm(rows: Tensor, batch: int) -> float:
     """R at a point: the root of E|omega|^2, which E|omega| never exceeds, for a batch drawn with replacement."""
-    return float(rows.mean(0).square().sum() + batch_variance(rows, batch)) ** 0.5
+    return math.sqrt(float(rows.mean(0).square().sum()) + batch_variance(rows, batch))
 
 
 def hessian_norm(gradient: Tensor, parameters: Sequence[Tensor], start: Tensor, iterations: int = 20) -> float:

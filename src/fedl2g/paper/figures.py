@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedl2g.errors import DataError, RunError, SettingError
+from fedl2g.errors import DataError, RunError
 from fedl2g.files import reason_of
 from fedl2g.paper.catalog import PaperExperiment
 from fedl2g.paper.study import Study
@@ -16,8 +14,6 @@ from fedl2g.report.collect import Group, group_runs, read_runs
 
 if TYPE_CHECKING:
     from fedl2g.paper.convergence import ConvergenceStudy
-
-BOUND_COLOURS = ("#e07a5f", "#5a8f3c")  # the paper's bound, the bound for the squared loss
 
 
 def draw_experiment(experiment: PaperExperiment, study: Study, stem: Path, seeds: int | None = None) -> list[Path]:
@@ -33,17 +29,10 @@ def draw_experiment(experiment: PaperExperiment, study: Study, stem: Path, seeds
             f"{experiment.name} --scale {study.scale.name}` first"
         )
     groups = [Group(group.method, group.runs) for group in group_runs(read_runs(paths))]
-    return [_draw(experiment.figure, groups, stem.with_name(stem.name + suffix)) for suffix in figures.FORMATS]
-
-
-def _draw(figure: str, groups: Sequence[Group], path: Path) -> Path:
-    if figure == "curves":
-        return figures.draw_curves({group.label: [run.history for run in group.runs] for group in groups}, path)
-    if figure == "loss-increase":
-        return figures.draw_loss_increase(groups, path)
-    if figure == "tsne":
-        return figures.draw_embeddings(groups, path)
-    raise SettingError(f"figure: unknown figure {figure!r}; expected curves, loss-increase or tsne")
+    return [
+        figures.write_figure(experiment.figure, groups, stem.with_name(stem.name + suffix))
+        for suffix in figures.FORMATS
+    ]
 
 
 def _partitions(experiment: PaperExperiment, study: Study, stem: Path) -> list[Path]:
@@ -64,7 +53,7 @@ def _partitions(experiment: PaperExperiment, study: Study, stem: Path) -> list[P
         title = f"{cell.settings['dataset']}, {settings.partition}, seed {settings.seed} (scale {study.scale.name})"
         for suffix in figures.FORMATS:
             written.append(stem.with_name(name + suffix))
-            draw_bubbles(partition, dataset.labels, dataset.classes, written[-1], title)
+            draw_bubbles(partition, dataset.labels, dataset.class_names, written[-1], title)
     return written
 
 
@@ -82,33 +71,7 @@ def convergence_of(study: Study) -> ConvergenceStudy:
 
 
 def _convergence(study: Study, stem: Path) -> list[Path]:
+    from fedl2g.paper.theorem_figure import draw_convergence
+
     found = convergence_of(study)
-    return [_draw_convergence(found, stem.with_name(stem.name + suffix)) for suffix in figures.FORMATS]
-
-
-def _draw_convergence(found: ConvergenceStudy, path: Path) -> Path:
-    """A column for each server rate: theorem 2 above, theorem 1's slack in each round below."""
-    from fedl2g.paper.theorem import LEFT_OUT
-
-    figure = figures.new_figure(path, 5.5 * len(found.runs), 8.2)
-    panels = figure.subplots(2, len(found.runs), squeeze=False)
-    for (above, below), run in zip(panels.T, found.runs, strict=True):
-        rounds = range(1, len(run.rounds) + 1)
-        for (name, bound), drift, colour in zip(
-            run.bounds().items(), run.drifts().values(), BOUND_COLOURS, strict=True
-        ):
-            above.loglog(rounds, bound, label=name, color=colour)
-            slacks = run.slacks(drift)
-            holds = f"{name}: holds in {sum(slack >= 0 for slack in slacks)} of {len(slacks)}"
-            below.plot(rounds, slacks, label=holds, color=colour)
-        above.loglog(rounds, run.averages(), label="measured", color="#2a6f97")
-        above.set(title=f"Theorem 2, eta_s = {run.problem.server_lr:g}", xlabel="T (rounds)")
-        below.axhline(0, color="0.4", linewidth=0.8, linestyle="--")
-        below.set(title=f"Theorem 1, eta_s = {run.problem.server_lr:g}", xlabel="round")
-        below.set_ylim(min(0, *below.get_ylim()))
-        for axes in (above, below):
-            axes.legend(frameon=False, fontsize=8)
-    panels[0, 0].set_ylabel("average over T rounds of sum over steps |grad L|²")
-    panels[1, 0].set_ylabel("slack: bound minus measured loss")
-    figure.supxlabel(textwrap.fill(f"What lemma 2 leaves out: {LEFT_OUT}", 70 * len(found.runs)), fontsize=8)
-    return figures.save_figure(figure, path)
+    return [draw_convergence(found, stem.with_name(stem.name + suffix)) for suffix in figures.FORMATS]

@@ -171,7 +171,8 @@ def _entry(
 def _value(metric: str, result: Any, study: Study, cell: Cell) -> float | None:
     if metric not in COSTS:
         return 100.0 * float(result.best_accuracy)
-    from fedl2g.report.collect import cost, read_runs
+    from fedl2g.report.collect import read_runs
+    from fedl2g.report.series import cost
 
     (run,) = read_runs([study.path(cell)])
     return cost(run)[metric]

@@ -1,10 +1,8 @@
-"""Collects the contents of a report from run directories as JSON values (imports no torch)."""
+"""Reads runs from their directories and groups them by what they have in common (imports no torch)."""
 
 from __future__ import annotations
 
 import json
-import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,14 +14,12 @@ from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import default_settings, flat
 from fedl2g.experiment.files import written_out
 from fedl2g.experiment.identity import belongs, sampler_in_use
-from fedl2g.round.record import MB, RoundRecord, seconds_per_client, selected_record
+from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory, find_runs
 
 if TYPE_CHECKING:
     from fedl2g.data import Dataset
     from fedl2g.methods.base import Traits
-
-BASELINE = "local"  # plain local training, to which losses are compared
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,9 @@ class Run:
     @property
     def status(self) -> str:
         result = self.directory.result()
-        return "unfinished" if result is None else result.status
+        if result is not None:
+            return result.status
+        return "running" if self.directory.running else "unfinished"
 
     @property
     def traits(self) -> Traits | None:
@@ -80,15 +78,37 @@ class Group:
     def traits(self) -> Traits | None:
         return self.runs[0].traits
 
+    @property
+    def seeds(self) -> list[int]:
+        return [run.seed for run in self.runs]
+
 
 def read_runs(paths: Iterable[Path], *, trust: bool = False) -> list[Run]:
     """The runs in these directories and in folders of runs; one that names code is refused unless it is trusted."""
     found: dict[Path, Run] = {}
     for path in paths:
-        for run in find_runs(path) or [RunDirectory(path)]:
+        for run in _in_order(path, find_runs(path)) or [RunDirectory(path)]:
             directory = RunDirectory.open(run.path, trust=trust)
             found.setdefault(directory.path.resolve(), _read(directory))
     return list(found.values())
+
+
+def _in_order(folder: Path, runs: list[RunDirectory]) -> list[RunDirectory]:
+    """The runs of a comparison in the order in which its methods were given; other runs as they were started."""
+    try:
+        methods = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["methods"]
+        given = [Path(run["run"]).name for method in methods.values() for run in method["runs"]]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        given = []  # no comparison, or not finished yet
+    places = {name: place for place, name in enumerate(given)}
+    return sorted(runs, key=lambda run: (places.get(run.path.name, len(given)), _started(run), run.path))
+
+
+def _started(run: RunDirectory) -> str:
+    try:
+        return str(run.about()["created"])
+    except RunError:
+        return ""  # damaged: reading it will say so
 
 
 def _read(directory: RunDirectory) -> Run:
@@ -124,8 +144,16 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         differing = [k for k in _differing(rivals) if k.startswith("method.")] + common
         distinct = [f"{k.removeprefix('method.')}={_short(own[k])}" for k in differing if k in own]
         label = ", ".join([str(own["method.name"]), *distinct])
-        result.append(Group(label, tuple(sorted(members, key=lambda run: run.seed))))
+        result.append(Group(label, _one_per_seed(members)))
     return result
+
+
+def _one_per_seed(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """The runs by seed. Of equal runs the one that got furthest: the same seed twice is not two seeds."""
+    found: dict[int, Run] = {}
+    for run in sorted(runs, key=lambda run: (run.seed, len(run.history))):
+        found[run.seed] = run
+    return tuple(found.values())
 
 
 def _identity(run: Run) -> dict[str, Any]:
@@ -141,126 +169,6 @@ def _differing(settings: Iterable[Mapping[str, Any]]) -> list[str]:
 def _short(value: object) -> str:
     text = str(value)
     return Path(text).stem if text.endswith(".npz") else text
-
-
-def band(series: Sequence[Mapping[int, float]]) -> dict[str, list[Any]]:
-    """Rounds, and the mean, minimum and maximum over seeds; values that are not finite are left out."""
-    rounds = sorted(set().union(*series)) if series else []
-    columns = [[one[r] for one in series if r in one and math.isfinite(one[r])] for r in rounds]
-    kept = [(r, column) for r, column in zip(rounds, columns, strict=True) if column]
-    return {
-        "x": [r for r, _ in kept],
-        "y": [number(statistics.fmean(c)) for _, c in kept],
-        "low": [number(min(c)) for _, c in kept],
-        "high": [number(max(c)) for _, c in kept],
-    }
-
-
-def number(value: float | None, digits: int = 6) -> float | None:
-    """A number rounded to `digits` significant digits; None if it is not finite, which JSON cannot express."""
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.{digits}g}")
-
-
-def accuracy_series(history: Iterable[RoundRecord]) -> dict[int, float]:
-    """Pooled test accuracy by round."""
-    return {r.round: r.accuracy.pooled for r in history if r.accuracy is not None}
-
-
-def best_accuracy(run: Run) -> float:
-    """Pooled test accuracy in the best round; NaN before the first evaluation."""
-    best = selected_record(run.history)
-    return float("nan") if best is None or best.accuracy is None else best.accuracy.pooled
-
-
-def loss_series(history: Iterable[RoundRecord]) -> dict[int, float]:
-    """Original local loss (cross entropy alone) by round."""
-    return {r.round: r.loss for r in history if r.loss is not None}
-
-
-def trained_losses(run: Run) -> dict[int, float]:
-    """Original local loss by round of training; warm-up rounds, which train no model, are skipped."""
-    return dict(enumerate(loss_series(run.history).values(), start=1))
-
-
-def loss_increase(groups: Sequence[Group]) -> dict[str, Any]:
-    """The figure of the paper's introduction: how much a method raises the clients' original local loss.
-
-    `relative`: the loss minus that of local training after as many rounds of training on the same seed (needs a group
-    of the method `local` with the same data). `rise`: the largest climb of the loss above its own earlier minimum.
-    """
-    local = {_data_key(run): trained_losses(run) for group in groups if group.method == BASELINE for run in group.runs}
-    relative, rise = {}, {}
-    for group in groups:
-        series = [trained_losses(run) for run in group.runs]
-        climbs = [_largest_rise(one) for one in series if one]
-        if climbs:
-            rise[group.label] = {"mean": number(statistics.fmean(climbs)), "seeds": [number(c) for c in climbs]}
-        if group.method == BASELINE:
-            continue
-        pairs = [(one, local.get(_data_key(run))) for one, run in zip(series, group.runs, strict=True)]
-        differences = [{n: v - other[n] for n, v in one.items() if n in other} for one, other in pairs if other]
-        if any(differences):
-            relative[group.label] = band(differences)
-    return {"relative": relative, "rise": rise}
-
-
-def _data_key(run: Run) -> str:
-    names = ("dataset", "samples", "image_size", "partition", "models", "clients", "participation", "seed")
-    return json.dumps([run.settings.get(name) for name in (*names, "local_epochs", "client_lr", "batch_size")])
-
-
-def _largest_rise(losses: Mapping[int, float]) -> float:
-    lowest, rise = math.inf, 0.0
-    for value in losses.values():
-        if not math.isfinite(value):
-            return math.inf
-        lowest = min(lowest, value)
-        rise = max(rise, value - lowest)
-    return rise
-
-
-def spent_megabytes(run: Run) -> dict[float, float]:
-    """Accuracy by cumulative megabytes in both directions, summed over participants."""
-    total, series = 0.0, {}
-    for record in run.history:
-        total += (record.up_bytes + record.down_bytes) / MB
-        if record.accuracy is not None:
-            series[total] = record.accuracy.pooled
-    return series
-
-
-def cost(run: Run) -> dict[str, float | None]:
-    """Mean megabytes of a round (all clients), seconds of the server and of one client; warm-up rounds separately."""
-    rounds = [r for r in run.history if r.round > 0]
-    warm = [r for r in rounds if r.round <= run.warmup_rounds]
-    training = [r for r in rounds if r.round > run.warmup_rounds]
-
-    def mean(values: Sequence[float]) -> float | None:
-        return number(statistics.fmean(values)) if values else None
-
-    client_total = sum(r.client_seconds for r in rounds)
-    return {
-        "up_mb": mean([r.up_bytes / MB for r in rounds]),
-        "down_mb": mean([r.down_bytes / MB for r in rounds]),
-        "client_s": number(seconds_per_client(training)),
-        "warmup_client_s": number(seconds_per_client(warm)),
-        "server_s": mean([r.server_seconds for r in rounds]),
-        "warmup_share": number(sum(r.client_seconds for r in warm) / client_total) if warm and client_total else None,
-    }
-
-
-def client_spread(run: Run) -> dict[str, Any] | None:
-    """Every client's accuracy in the best round."""
-    best = selected_record(run.history)
-    if best is None or best.accuracy is None:
-        return None
-    return {
-        "seed": run.seed,
-        "round": best.round,
-        "clients": [[client, number(value, 4)] for client, value in sorted(best.accuracy.clients.items())],
-    }
 
 
 def diverged_round(run: Run) -> int | None:

@@ -1,4 +1,9 @@
-"""t-SNE of the server's class vectors (guiding vectors, prototypes) with the clients' class means and features."""
+"""t-SNE of guiding vectors and global prototypes among the clients' features, as in the paper.
+
+A global prototype of a class is the mean, over the clients that hold it, of their mean features (or logits). FedProto's
+server has them. FedL2G never makes them: for its runs the analysis computes them from the checkpoint, and nothing of
+it is part of the method or leaves a client.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import FedL2GError
-from fedl2g.report.collect import Group, Run, cached_dataset, number
+from fedl2g.report.collect import Group, Run, cached_dataset
+from fedl2g.report.series import number
 
 if TYPE_CHECKING:
     import torch
@@ -21,18 +27,20 @@ MIN_POINTS = 8
 BATCH = 250
 
 
+FEATURE, PROTOTYPE, GUIDE = "feature", "prototype", "guide"
+FORMS = {FEATURE: "dot", PROTOTYPE: "ring", GUIDE: "diamond"}  # circles but for guiding vectors, in order of drawing
+
+
 @dataclass(frozen=True)
 class _Vectors:
-    """The vectors to draw, before t-SNE; owners are (class, client)."""
+    """The vectors to draw, before t-SNE: class vectors by kind, and features with their owners (class, client)."""
 
     round: int
     space: str
     class_names: tuple[str, ...]
-    sent: Payload
+    by_class: dict[str, Payload]
     features: torch.Tensor
-    feature_owners: list[tuple[int, int]]
-    means: torch.Tensor
-    mean_owners: list[tuple[int, int]]
+    owners: list[tuple[int, int]]
 
 
 def embeddable(groups: Sequence[Group]) -> list[Group]:
@@ -53,27 +61,28 @@ def embed(run: Run) -> dict[str, Any] | None:
     found = _vectors(run)
     if found is None:
         return None
-    shown = _largest_classes(found.feature_owners, MAX_CLASSES)
-    parts: dict[str, tuple[torch.Tensor, list[Any]]] = {
-        "guide": (found.sent["rows"], [(int(c), None) for c in found.sent["ids"]]),
-        "mean": (found.means, found.mean_owners),
-        "feature": (found.features, found.feature_owners),
-    }
+    shown = _largest_classes(found.owners, MAX_CLASSES)
     rows, owners, kinds = [], [], []
-    for kind, (vectors, owner) in parts.items():
-        for vector, (label, client) in zip(vectors, owner, strict=True):
+    parts: list[tuple[str, torch.Tensor, Sequence[tuple[int, int | None]]]] = [(FEATURE, found.features, found.owners)]
+    for kind, vectors in found.by_class.items():
+        parts.append((kind, vectors["rows"], [(label, None) for label in vectors["ids"].tolist()]))
+    for kind, vectors_of, owners_of in parts:
+        for vector, (label, client) in zip(vectors_of, owners_of, strict=True):
             if label in shown:
                 rows.append(vector.double())
                 owners.append((label, client))
                 kinds.append(kind)
     if len(rows) < MIN_POINTS:
         return None
-    traits = run.traits
-    guided = traits is not None and traits.vectors == "guiding gradients"
+    names = {
+        FEATURE: f"{found.space} of test samples",
+        PROTOTYPE: "global prototypes (computed here, never sent)" if _guided(run) else "global prototypes (sent)",
+        GUIDE: "guiding vectors",
+    }
     return {
         "round": found.round,
         "space": found.space,
-        "sent": "guiding vectors" if guided else "the server's class vectors",
+        "kinds": [[kind, names[kind], form] for kind, form in FORMS.items() if kind in kinds],
         "classes": sorted(shown),
         "class_names": list(found.class_names),
         "points": [
@@ -118,39 +127,59 @@ def _vectors(run: Run) -> _Vectors | None:
         sent = server.broadcast(checkpoint.round + 1)
         if set(sent) != {"ids", "rows"} or sent["rows"].shape[1] not in (setup.task.feature_dim, setup.task.classes):
             return None
-        space = "features" if sent["rows"].shape[1] == setup.task.feature_dim else "logits"
+        column = 0 if sent["rows"].shape[1] == setup.task.feature_dim else 1  # of a network's (features, logits)
         host = Host(setup, torch.device("cpu"))
         try:
             with one_thread(), torch.no_grad():
                 host.restore(checkpoint.path)
-                of_clients = _client_vectors(host, experiment.clients, 0 if space == "features" else 1)
+                features, owners = _features(host, experiment.clients, column)
+                by_class = {PROTOTYPE: sent}
+                if _guided(run):
+                    by_class = {PROTOTYPE: _prototypes(host, experiment.clients, column), GUIDE: sent}
         finally:
             host.close()  # removes the clients' weights from the disk
     except (FedL2GError, OSError, KeyError, RuntimeError, SafetensorError):
         return None  # incompatible or incomplete checkpoint: the report does without this figure
-    return _Vectors(checkpoint.round, space, dataset.class_names, sent, *of_clients)
+    return _Vectors(checkpoint.round, ("features", "logits")[column], dataset.class_names, by_class, features, owners)
 
 
-def _client_vectors(
-    host: Host, clients: int, column: int
-) -> tuple[torch.Tensor, list[tuple[int, int]], torch.Tensor, list[tuple[int, int]]]:
-    """Features (or logits) of some test samples of each client, and each client's class means over all of them."""
-    import torch
+def _guided(run: Run) -> bool:
+    """Whether the server's class vectors are guiding vectors, and not means."""
+    traits = run.traits
+    return traits is not None and traits.vectors == "guiding gradients"
 
-    features, feature_owners, means, mean_owners = [], [], [], []
+
+def _prototypes(host: Host, clients: int, column: int) -> Payload:
+    """The global prototypes: each client's means over its training samples, and their uniform mean by class."""
+    from fedl2g.methods.class_means import ClassMeans
+    from fedl2g.payload import class_vectors, mean_by_class
+
+    own = []
     for client in range(clients):
         half = host.half(client)
         half.model.eval()
-        batches = [(half.model(x)[column], y) for x, y in half.client.test_set.batches(BATCH)]
-        vectors, labels = torch.cat([v for v, _ in batches]), torch.cat([y for _, y in batches])
-        for label in sorted(set(labels.tolist())):
-            means.append(vectors[labels == label].mean(0))
-            mean_owners.append((int(label), client))
-        step = max(1, len(labels) * clients // MAX_FEATURES)
-        for index in range(0, len(labels), step):
-            features.append(vectors[index])
-            feature_owners.append((int(labels[index]), client))
-    return torch.stack(features), feature_owners, torch.stack(means), mean_owners
+        task = half.client.task
+        means = ClassMeans(half.client, (task.feature_dim, task.classes)[column])
+        for x, y in half.client.train_set.batches(BATCH):
+            means.add(half.model(x)[column], y)
+        own.append(means.pack())
+    return class_vectors(*mean_by_class(own))
+
+
+def _features(host: Host, clients: int, column: int) -> tuple[torch.Tensor, list[tuple[int, int]]]:
+    """Features (or logits) of some test samples of each client, and the (class, client) of each."""
+    import torch
+
+    features, owners = [], []
+    for client in range(clients):
+        half = host.half(client)
+        half.model.eval()
+        test_set = half.client.test_set
+        chosen = torch.arange(0, len(test_set), max(1, len(test_set) * clients // MAX_FEATURES))
+        for x, y in test_set.subset(chosen).batches(BATCH):
+            features.append(half.model(x)[column])
+            owners += [(label, client) for label in y.tolist()]
+    return torch.cat(features), owners
 
 
 def _largest_classes(owners: list[tuple[int, int]], most: int) -> set[int]:

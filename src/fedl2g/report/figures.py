@@ -1,92 +1,111 @@
-"""Figures of runs with matplotlib, as PNG, PDF or SVG."""
+"""Figures of runs in files (PNG, PDF, SVG): the charts of the page, side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import altair as alt
 
 from fedl2g.errors import SettingError
-from fedl2g.files import reason_of
-from fedl2g.report.collect import Group, accuracy_series, cost, loss_increase, loss_series
-from fedl2g.round.record import RoundRecord
+from fedl2g.report import drawings
+from fedl2g.report.charts import clients as client_charts
+from fedl2g.report.charts.parts import OWN_LEGENDS, Panels, beside
+from fedl2g.report.charts.render import FORMATS, check_format, write_chart
+from fedl2g.report.charts.theme import Look
+from fedl2g.report.clients import Compared, accuracy_rows, architecture_rows, compare_groups, difference_rows
+from fedl2g.report.collect import Group, partition_counts
+from fedl2g.report.increase import loss_increase
+from fedl2g.report.presence import presence
+from fedl2g.report.series import metric_names
+from fedl2g.runs.verdicts import DEFAULT_REFERENCE
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-FORMATS = (".png", ".pdf", ".svg")
-
-
-def draw_curves(histories: Mapping[str, Sequence[Sequence[RoundRecord]]], path: Path) -> Path:
-    """Accuracy and original local loss over rounds: a line per method, a band of one standard deviation over seeds."""
-    figure = new_figure(path, 11, 4.2)
-    left, right = figure.subplots(1, 2)
-    for label, seeds in histories.items():
-        _band(left, label, [accuracy_series(history) for history in seeds])
-        _band(right, label, [loss_series(history) for history in seeds])
-    left.set(title="Test accuracy (pooled over clients)", xlabel="round", ylabel="accuracy")
-    right.set(title="Original local loss (cross entropy)", xlabel="round", ylabel="loss")
-    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", frameon=False)
-    return save_figure(figure, path)
+__all__ = ["FIGURES", "FORMATS", "check_format", "figure", "write_figure"]
 
 
-def draw_loss_increase(groups: Sequence[Group], path: Path) -> Path:
-    """The figure of the paper's introduction: the loss minus that of local training, and its largest rise."""
+def write_figure(name: str, groups: Sequence[Group], path: Path) -> Path:
+    """Draw one of `FIGURES` to a file; the suffix of `path` decides the format."""
+    check_format(path)  # before any work
+    return write_chart(figure(name, groups), drawings.look_of(groups), path)
+
+
+def figure(name: str, groups: Sequence[Group]) -> Panels:
+    """One of `FIGURES` as an altair chart, which notebooks show."""
+    return FIGURES[name](groups, drawings.look_of(groups))
+
+
+def _curves(groups: Sequence[Group], look: Look) -> Panels:
+    """Accuracy, original local loss, and the clients' own numbers over rounds."""
+    panels = [
+        drawings.accuracy(groups, look, title="Test accuracy (pooled over clients)"),
+        drawings.loss(groups, look, title="Original local loss (cross entropy)"),
+        *(drawings.metric(groups, look, name, title=name.capitalize()) for name in metric_names(groups)),
+    ]
+    return beside(panels)
+
+
+def _loss_increase(groups: Sequence[Group], look: Look) -> Panels:
+    """The figure of the paper's introduction: per-round loss increase with accuracies, and the loss beside local's."""
     found = loss_increase(groups)
-    figure = new_figure(path, 11, 4.2)
-    left, right = figure.subplots(1, 2)
-    if not found["relative"]:
-        left.text(
-            0.5, 0.5, "needs a run of the method `local`\non the same data", ha="center", transform=left.transAxes
-        )
-    for label, line in found["relative"].items():
-        (drawn,) = left.plot(line["x"], line["y"], label=label, linewidth=1.6)
-        left.fill_between(line["x"], line["low"], line["high"], color=drawn.get_color(), alpha=0.15, linewidth=0)
-    left.axhline(0, color="0.4", linewidth=0.8, linestyle="--")
-    left.set(title="Original local loss minus local training's", xlabel="round of training", ylabel="loss difference")
+    named = [Group(_with_accuracy(group.label, found["accuracy"]), group.runs) for group in groups]
+    styles = dict(zip((group.label for group in named), look.styles.values(), strict=True))
+    title = "Original local loss minus its earlier minimum (and best test accuracy)"
+    panels = [drawings.loss_per_round(named, Look(styles), title=title)]
     if found["relative"]:
-        left.legend(frameon=False)
-    rises = {label: rise["mean"] for label, rise in found["rise"].items() if rise["mean"] is not None}
-    bars = right.barh(list(rises), list(rises.values()), color="#2a6f97")
-    right.bar_label(bars, fmt="%.3f", padding=3)
-    right.set_xlim(0, max(0.1, 1.15 * max(rises.values(), default=0)))
-    right.invert_yaxis()
-    right.set(title="Largest climb above its own earlier minimum", xlabel="loss")
-    return save_figure(figure, path)
+        title = "Original local loss minus local training's"
+        panels.append(drawings.loss_against_local(groups, look.only(found["relative"]), title=title))
+    return beside(panels, own_legends=True)
 
 
-def draw_costs(groups: Sequence[Group], path: Path) -> Path:
+def _with_accuracy(label: str, accuracies: Mapping[str, Any]) -> str:
+    mean = accuracies.get(label, {}).get("mean")
+    return label if mean is None else f"{label} ({mean:.1%})"
+
+
+def _communication(groups: Sequence[Group], look: Look) -> Panels:
     """Megabytes and seconds per round by method, summed over participants."""
-    costs = {group.label: cost(group.runs[0]) for group in groups}
-    labels = list(costs)
-    place = np.arange(len(labels))
-    figure = new_figure(path, 11, 1.4 + 0.5 * len(labels))
-    left, right = figure.subplots(1, 2)
-
-    def bars(axes: Axes, shift: float, name: str, title: str, colour: str) -> None:
-        axes.barh(place + shift, [costs[label][name] or 0.0 for label in labels], 0.26, label=title, color=colour)
-
-    bars(left, -0.15, "up_mb", "up", "#2a6f97")
-    bars(left, 0.15, "down_mb", "down", "#a9d6e5")
-    bars(right, -0.28, "client_s", "clients", "#2a6f97")
-    bars(right, 0.0, "warmup_client_s", "clients, warm-up round", "#a9d6e5")
-    bars(right, 0.28, "server_s", "server", "#e07a5f")
-    left.set(title="Communication per round", xlabel="MB")
-    right.set(title="Computation per round", xlabel="seconds")
-    if any((costs[label]["up_mb"] or 0) > 0 for label in labels):
-        left.set_xscale("log")
-    for axes in (left, right):
-        axes.set_yticks(place, labels)
-        axes.invert_yaxis()
-        axes.legend(frameon=False)
-    return save_figure(figure, path)
+    return beside(
+        [
+            drawings.communication(groups, look, title="Communication per round"),
+            drawings.computation(groups, look, title="Computation per round"),
+        ],
+        own_legends=True,
+    )
 
 
-def draw_embeddings(groups: Sequence[Group], path: Path) -> Path:
+def _verdicts(groups: Sequence[Group], look: Look) -> Panels:
+    """The accuracy of every method, and its difference to local training with its interval."""
+    compared = _compared(groups, "verdicts")
+    return beside(
+        [
+            drawings.best_accuracies(groups, look, title="Test accuracy"),
+            drawings.verdicts(
+                groups, compared, _rivals(look, compared), title=f"Difference to {drawings.reference_name(compared)}"
+            ),
+        ]
+    )
+
+
+def _clients(groups: Sequence[Group], look: Look) -> Panels:
+    """The accuracy of every client; with local training also whom a method helped, by architecture and by size."""
+    panels = [client_charts.spread(accuracy_rows(groups), look, title="Accuracy of the single clients")]
+    compared = compare_groups(groups)
+    if not compared:
+        return beside(panels)
+    name, rivals = drawings.reference_name(compared), _rivals(look, compared)
+    rows = difference_rows(groups, compared)
+    panels.append(client_charts.differences(rows, rivals, against=name, title="Clients helped and harmed"))
+    below = []
+    if by_kind := architecture_rows(rows):
+        below.append(client_charts.by_group(by_kind, rivals, against=name, title="By architecture"))
+    if len({row["samples"] for row in rows} - {None}) > 1:
+        below.append(client_charts.by_size(rows, rivals, against=name, title="By size"))
+    above = beside(panels, own_legends=True)
+    return alt.vconcat(above, beside(below, own_legends=True), resolve=OWN_LEGENDS) if below else above
+
+
+def _tsne(groups: Sequence[Group], look: Look) -> Panels:
     """t-SNE of the server's class vectors with the clients' class means and features, a panel per method."""
     from fedl2g.report.embedding import embed, embeddable
 
@@ -96,72 +115,60 @@ def draw_embeddings(groups: Sequence[Group], path: Path) -> Path:
             "tsne: nothing to draw; expected a run whose server sends class vectors (such as fedl2g-f), with its "
             "checkpoints and its dataset in the local cache"
         )
-    figure = new_figure(path, 4.6 * len(found), 4.6)
-    for axes, (label, value) in zip(np.atleast_1d(figure.subplots(1, len(found))), found.items(), strict=True):
-        _scatter(axes, label, value)
-    return save_figure(figure, path)
+    seeds = {group.label: group.runs[0].seed for group in groups}
+    return beside(
+        [
+            drawings.plane(
+                value, look, title=f"{label} ({value['space']}, round {value['round']}, seed {seeds[label]})"
+            )
+            for label, value in found.items()
+        ]
+    )
 
 
-def _scatter(axes: Axes, label: str, value: Mapping[str, Any]) -> None:
-    import matplotlib as mpl
-
-    colours = mpl.colormaps["hsv"](np.linspace(0, 0.92, len(value["classes"])))
-    tint = dict(zip(value["classes"], colours, strict=True))
-    looks: dict[str, dict[str, Any]] = {
-        "feature": {"s": 5, "alpha": 0.45, "linewidths": 0},
-        "mean": {"s": 34, "facecolors": "none", "linewidths": 1.4},
-        "guide": {"s": 130, "marker": "*", "edgecolors": "black", "linewidths": 0.7},
-    }
-    names = {"feature": "samples", "mean": "clients' class means", "guide": value["sent"]}
-    for kind, look in looks.items():
-        points = [p for p in value["points"] if p[2] == kind]
-        colour: dict[str, Any] = {"edgecolors" if kind == "mean" else "c": [tint[p[3]] for p in points]}
-        axes.scatter([p[0] for p in points], [p[1] for p in points], label=names[kind], **look, **colour)
-    axes.set(title=f"{label} ({value['space']}, round {value['round']})", xticks=[], yticks=[])
-    axes.legend(frameon=False, fontsize=7, loc="best")
-
-
-def new_figure(path: Path, width: float, height: float) -> Figure:
-    """An empty figure; the suffix of `path` must be one of `FORMATS`."""
-    if path.suffix.lower() not in FORMATS:
+def _bubbles(groups: Sequence[Group], look: Look) -> Panels:
+    """Who holds how many samples of which class, in the first run."""
+    run = groups[0].runs[0]
+    values = {} if run.directory.deployed else partition_counts(run)
+    if not values or values["counts"] is None:
         raise SettingError(
-            f"--output: {path.name!r} is not a figure file; expected a name that ends in {', '.join(FORMATS)}"
+            f"dataset: {run.settings['dataset']!r} is not in the local cache; load it with `fedl2g data show`"
         )
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    title = f"{values['dataset']}, {run.settings['partition']}, seed {run.seed}"
+    return drawings.partition(values, look, title=title)
 
 
-def save_figure(figure: Figure, path: Path) -> Path:
-    """Style all panels alike and write the file."""
-    for axes in figure.axes:
-        if axes.get_xticks().size:
-            axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    return write_figure(figure, path)
+def _availability(groups: Sequence[Group], look: Look) -> Panels:
+    """Who took part in which round, in the first run."""
+    run = groups[0].runs[0]
+    grid = presence(run.history, int(run.settings["clients"]))
+    if not grid or not grid[0]:
+        raise SettingError("availability: nothing to draw; expected a run with at least one round")
+    return drawings.availability(grid, look, title=f"Client availability, {groups[0].label}, seed {run.seed}")
 
 
-def write_figure(figure: Figure, path: Path, dpi: int = 150) -> Path:
-    """Write the figure without further styling."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=dpi)
-    except OSError as error:
-        raise SettingError(f"{path}: cannot be written ({reason_of(error)}); choose another file") from error
-    return path
+FIGURES: Mapping[str, Callable[[Sequence[Group], Look], Panels]] = {
+    "curves": _curves,
+    "verdicts": _verdicts,
+    "clients": _clients,
+    "loss-increase": _loss_increase,
+    "communication": _communication,
+    "tsne": _tsne,
+    "bubbles": _bubbles,
+    "availability": _availability,
+}
 
 
-def _band(axes: Axes, label: str, series: Sequence[dict[int, float]]) -> None:
-    rounds = sorted(set().union(*series))
-    if not rounds:
-        axes.plot([], [], label=label)  # so that both panels use the same colours
-        return
-    values: NDArray[np.float64] = np.array([[one.get(r, np.nan) for r in rounds] for one in series])
-    mean = np.nanmean(values, axis=0)
-    (line,) = axes.plot(rounds, mean, label=label, linewidth=1.6)
-    if len(series) > 1:
-        std = np.nanstd(values, axis=0)
-        axes.fill_between(rounds, mean - std, mean + std, color=line.get_color(), alpha=0.15, linewidth=0)
+def _compared(groups: Sequence[Group], name: str) -> list[Compared]:
+    found = compare_groups(groups)
+    if not found:
+        raise SettingError(
+            f"{name}: nothing to compare; expected runs of two methods on the same data and seeds, one of them "
+            f"`{DEFAULT_REFERENCE}` to see whether the other helped"
+        )
+    return found
+
+
+def _rivals(look: Look, compared: Sequence[Compared]) -> Look:
+    """The look of charts without the references."""
+    return look.only(one.method for found in compared for one in found.differences)

@@ -35,6 +35,14 @@ class Accuracy:
     macro_f1_clients: dict[int, float] = field(default_factory=dict)
 
     @property
+    def counts(self) -> dict[int, tuple[int, int]]:
+        """Each client's correct predictions and test samples: exact, since a quotient of two counts gives them back.
+
+        `selected_record(run.history()).accuracy.counts` are the counts of a run directory in its best round.
+        """
+        return {client: (round(self.clients[client] * n), n) for client, n in self.samples.items()}
+
+    @property
     def deciding(self) -> float:
         """The number by which the best round is chosen: validation accuracy if there is one, else test accuracy."""
         return self.pooled if self.validation is None else self.validation

@@ -103,7 +103,8 @@ def settle_layouts(experiments: Mapping[Path, Experiment], data: Dataset | None 
 
 
 def _run_in_subprocess(path: Path, experiment: Experiment) -> RunResult:
-    if RunDirectory(path).result() is not None:
+    directory = RunDirectory(path)
+    if directory.result() is not None and directory.about()["rounds"] == experiment.rounds:
         return run(experiment, path)  # already finished: no subprocess needed
     if interrupted():
         raise Interrupted(GO_ON)

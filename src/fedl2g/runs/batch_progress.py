@@ -13,7 +13,7 @@ from rich.progress import Progress, TaskID
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.round.record import RoundRecord
-from fedl2g.runs.console import PLAIN_EVERY_SECONDS
+from fedl2g.runs.console import StatusLine
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.estimate import duration
 from fedl2g.runs.progress import progress_bar, round_status
@@ -57,7 +57,7 @@ class BatchProgress:
         self.runs = {path: _Run(one.method.name, one.rounds) for path, one in experiments.items()}
         self._bar: Progress | None = None
         self._overall: TaskID | None = None
-        self._last_line = time.monotonic()
+        self._line = StatusLine(console)
 
     def follow(self, path: Path) -> Observer:
         """An observer of a run in this process."""
@@ -130,14 +130,13 @@ class BatchProgress:
             return
         if self.console.is_terminal:
             self._draw()
-        elif time.monotonic() - self._last_line >= PLAIN_EVERY_SECONDS:
-            self._last_line = time.monotonic()
+        else:
             rounds = "; ".join(
                 f"{path.name} round {run.round}/{run.rounds}  {run.status}".rstrip()
                 for path, run in self.runs.items()
                 if run.underway
             )
-            self.console.print(f"{self.summary()}: {rounds}", highlight=False, markup=False)
+            self._line.show(f"{self.summary()}: {rounds}")
 
     def _draw(self) -> None:
         if all(run.over for run in self.runs.values()):

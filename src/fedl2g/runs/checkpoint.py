@@ -1,7 +1,8 @@
 """Checkpoints: a folder per kept round, written atomically; only this module knows its contents.
 
 A checkpoint holds `server.safetensors`, a state file for each client that has trained (engines/states.py names them),
-and `state.json` with the history, the experiment's fingerprint and a digest of every file.
+and `state.json` with the history, the experiment's fingerprint and a digest of every file. Its folder `best` holds the
+same of the best round so far, except that its history is the record of that round alone (runs/best.py writes it).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import json
 import logging
 import re
 import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,18 +21,20 @@ from typing import TYPE_CHECKING, Any
 
 import safetensors
 import safetensors.torch
+from torch import Tensor
 
 from fedl2g.engines.states import State, client_file, read_state, write_state
 from fedl2g.errors import PayloadError, RunError
 from fedl2g.files import quoted, reason_of, remove_leftovers, replacing
 
 if TYPE_CHECKING:
+    from fedl2g.experiment import Experiment
     from fedl2g.federation import Federation
 
 _FORMAT = 2
 _KEPT = 2  # a fallback in case the newest is damaged by a failing disk
-_SERVER, _STATE = "server.safetensors", "state.json"
-_SERVER_PREFIX = "server."  # of the names of the server half's tensors
+_SERVER, _STATE, _BEST = "server.safetensors", "state.json", "best"
+SERVER_PREFIX = "server."  # of the names of the server half's tensors
 _NAME = re.compile(r"round-([0-9]{6,})")
 _log = logging.getLogger(__name__)
 
@@ -51,10 +56,22 @@ class Checkpoint:
     @property
     def round(self) -> int:
         """The last round it includes."""
+        if self.path.name == _BEST:
+            return int(self.state["round"])
         match = _NAME.fullmatch(self.path.name)
         if match is None:
             raise RunError(f"{self.path}: not a checkpoint; expected a folder named round-NNNNNN")
         return int(match[1])
+
+    @property
+    def best(self) -> Checkpoint | None:
+        """The models of the best round up to this one; None if they were not kept."""
+        return Checkpoint(self.path / _BEST) if (self.path / _BEST).is_dir() else None
+
+    def belongs_to(self, experiment: Experiment) -> bool:
+        """Whether the experiment wrote it, perhaps before it was given more rounds."""
+        rounds: int = self.state.get("rounds", experiment.rounds)
+        return bool(experiment.fingerprint_with(rounds) == self.state["fingerprint"])
 
     @cached_property
     def state(self) -> dict[str, Any]:
@@ -68,6 +85,7 @@ class Checkpoint:
                 raise Damaged(self.path, f"unknown format {state['format']!r}")
             complete = isinstance(state["files"], dict) and isinstance(state["fingerprint"], str)
             complete &= isinstance(state["values"], dict) and isinstance(state["values"].get("history"), list)
+            complete &= isinstance(state["round"], int) and isinstance(state.get("rounds", 1), int)
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise Damaged(self.path, f"{_STATE} cannot be read: {error!r}") from error
         if not complete:
@@ -75,14 +93,16 @@ class Checkpoint:
         return state
 
     def verify(self) -> None:
-        """Read every file and compare it with its digest."""
+        """Read every file and compare it with its digest, those of the best round too."""
         try:
-            found = {file.name: _digest(file) for file in self.path.iterdir() if file.name != _STATE}
+            found = {file.name: _digest(file) for file in _files(self.path)}
         except OSError as error:
             raise Damaged(self.path, f"cannot be read: {reason_of(error)}") from error
         files = self.state["files"]
         if wrong := sorted(name for name in files.keys() | found.keys() if files.get(name) != found.get(name)):
             raise Damaged(self.path, f"{wrong[0]} is missing or does not match its digest")
+        if (best := self.best) is not None:
+            best.verify()
 
     def tensors(self) -> State:
         """The federation's tensors, of its server and its policies."""
@@ -91,7 +111,7 @@ class Checkpoint:
     def server(self) -> State:
         """The tensors of the method's server half."""
         found = self.tensors().items()
-        return {name.removeprefix(_SERVER_PREFIX): tensor for name, tensor in found if name.startswith(_SERVER_PREFIX)}
+        return {name.removeprefix(SERVER_PREFIX): tensor for name, tensor in found if name.startswith(SERVER_PREFIX)}
 
     def client(self, client: int) -> State | None:
         """The state of one client; None if it had not trained."""
@@ -124,35 +144,55 @@ def newest(folder: Path) -> Checkpoint | None:
     return found[-1] if found else None
 
 
-def write_checkpoint(folder: Path, federation: Federation) -> Path:
-    """Write a checkpoint of the federation between two rounds."""
+def write_checkpoint(folder: Path, federation: Federation, best: Callable[[Path], None] | None = None) -> Path:
+    """Write a checkpoint of the federation between two rounds; `best` fills its folder of the best round."""
     path, on_disk = checkpoint_path(folder, federation.round), set[str]()
-    try:
+    with writing(path, folder.parent):
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(path, on_disk=on_disk) as partial:
             partial.mkdir()
             federation.engine.save(partial)
-            known = _unchanged(partial, newest(folder))
+            known = unchanged(partial, newest(folder))
             on_disk.update(known)
             tensors, values = federation.state_dict()
-            write_state(partial / _SERVER, {name: tensor.contiguous().clone() for name, tensor in tensors.items()})
-            state = {
-                "format": _FORMAT,
-                "fingerprint": federation.experiment.fingerprint,
-                "round": federation.round,
-                "files": {file.name: known.get(file.name) or _digest(file) for file in sorted(partial.iterdir())},
-                "values": values,
-            }
-            sealed = {"state": state, "digest": _seal(state)}
-            (partial / _STATE).write_text(json.dumps(sealed), encoding="utf-8")
-    except (OSError, safetensors.SafetensorError, RunError) as error:
-        raise RunError(
-            f"{path}: the checkpoint cannot be written ({reason_of(error)}); earlier checkpoints are intact; make "
-            f"room, then continue with `fedl2g resume {quoted(folder.parent)}`"
-        ) from error
+            write_tensors(partial, tensors)
+            seal(partial, federation.experiment, federation.round, values, known)
+            if best is not None:
+                best(partial / _BEST)
     for old in checkpoints(folder)[:-_KEPT]:
         shutil.rmtree(old.path, ignore_errors=True)
     return path
+
+
+@contextmanager
+def writing(path: Path, run: Path, what: str = "the checkpoint") -> Iterator[None]:
+    """Turn the errors of a disk while a checkpoint, or a part of the next one, is written into one sentence."""
+    try:
+        yield
+    except (OSError, safetensors.SafetensorError, RunError) as error:
+        raise RunError(
+            f"{path}: {what} cannot be written ({reason_of(error)}); earlier checkpoints are intact; make "
+            f"room, then continue with `fedl2g resume {quoted(run)}`"
+        ) from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write the federation's tensors to a checkpoint that is being made."""
+    write_state(path / _SERVER, {name: tensor.contiguous().clone() for name, tensor in tensors.items()})
+
+
+def seal(path: Path, experiment: Experiment, round: int, values: dict[str, Any], known: Mapping[str, str]) -> None:
+    """Write the state of a checkpoint that is being made, with a digest of every file, unless it is known already."""
+    state = {
+        "format": _FORMAT,
+        "fingerprint": experiment.fingerprint,
+        "rounds": experiment.rounds,
+        "round": round,
+        "files": {file.name: known.get(file.name) or _digest(file) for file in _files(path)},
+        "values": values,
+    }
+    sealed = {"state": state, "digest": _seal(state)}
+    (path / _STATE).write_text(json.dumps(sealed), encoding="utf-8")
 
 
 def restore_checkpoint(folder: Path, federation: Federation) -> int:
@@ -178,7 +218,8 @@ def restore_checkpoint(folder: Path, federation: Federation) -> int:
 
 def _restore(checkpoint: Checkpoint, federation: Federation) -> None:
     """Restore the server and the clients from one checkpoint."""
-    if checkpoint.state["fingerprint"] != federation.experiment.fingerprint:
+    best = checkpoint.best
+    if not all(one.belongs_to(federation.experiment) for one in (checkpoint, *([best] if best else []))):
         raise RunError(
             f"{checkpoint.path}: belongs to another experiment; a run can only continue from its own checkpoints"
         )
@@ -192,7 +233,7 @@ def _restore(checkpoint: Checkpoint, federation: Federation) -> None:
         raise Damaged(checkpoint.path, str(error)) from error
 
 
-def _unchanged(partial: Path, before: Checkpoint | None) -> dict[str, str]:
+def unchanged(partial: Path, before: Checkpoint | None) -> dict[str, str]:
     """The files hard-linked from the previous checkpoint (clients that have not trained since), with their digests.
 
     They are already synced to disk. Their old digests are kept: a new one would hide later corruption of the disk.
@@ -206,6 +247,11 @@ def _unchanged(partial: Path, before: Checkpoint | None) -> dict[str, str]:
         }
     except (OSError, Damaged):
         return {}
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of a checkpoint that have a digest."""
+    return sorted(file for file in folder.iterdir() if file.name not in (_STATE, _BEST))
 
 
 def _same(one: Path, other: Path) -> bool:

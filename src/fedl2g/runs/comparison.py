@@ -10,11 +10,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from fedl2g.data import Dataset
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment, overlay, parse_override
 from fedl2g.files import write_text
 from fedl2g.methods.registry import get_method
-from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.result import RunResult, aggregate
 from fedl2g.runs.verdicts import Difference, against, reference_among, same_clients
@@ -35,6 +35,7 @@ class Comparison:
         self.labels = labels
         self.reference = reference  # the method that the others are compared with
         self.results: dict[str, list[RunResult]] = {label: [] for label in dict.fromkeys(labels.values())}
+        self.scores: dict[str, list[dict[str, Any]]] = {}  # of each method's runs, if they were asked for
         self.failures: dict[Path, FedL2GError] = {}  # failed runs and their errors
 
     @classmethod
@@ -92,6 +93,15 @@ class Comparison:
         """Add the result of one run."""
         self.results[self.labels[path]].append(result)
 
+    def score(self, metrics: Sequence[str], data: Dataset) -> None:
+        """Compute further scores of every run's best models, which its scores.json keeps in full."""
+        from fedl2g.runs.scores import score_run
+
+        for label, found in self.results.items():
+            runs = [RunDirectory(Path(result.run), trusted=True) for result in found]  # the user named their code
+            if runs:
+                self.scores[label] = [score_run(run, metrics, data=data) for run in runs]
+
     def check(self) -> None:
         """Raise an error that names the failed runs, if any."""
         if not self.failures:
@@ -143,6 +153,9 @@ class Comparison:
             "methods": {
                 label: {
                     **{name: {"mean": mean, "std": std} for name, (mean, std) in aggregate(found).items()},
+                    **(
+                        {"scores": [scores["overall"] for scores in self.scores[label]]} if label in self.scores else {}
+                    ),
                     "runs": [result.to_dict() for result in sorted(found, key=lambda result: result.seed)],
                 }
                 for label, found in self.results.items()
@@ -157,12 +170,12 @@ class Comparison:
         write_text(path, json.dumps(self.to_dict(), indent=2))
         return path
 
-    def histories(self) -> dict[str, list[list[RoundRecord]]]:
-        """The histories of all runs that did not fail, by method, for the curves."""
-        found: dict[str, list[list[RoundRecord]]] = {}
+    def finished(self) -> dict[str, list[Path]]:
+        """The directories of all runs that did not fail, by method."""
+        found: dict[str, list[Path]] = {}
         for path, label in self.labels.items():
             if path not in self.failures:
-                found.setdefault(label, []).append(RunDirectory(path).history())
+                found.setdefault(label, []).append(path)
         return found
 
 

@@ -6,10 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 
 PLAIN_EVERY_SECONDS = 10.0
+_NOTEBOOK_EVERY_SECONDS = 0.5
 
 
 def progress_console(quiet: bool = False) -> Console:
@@ -17,19 +19,36 @@ def progress_console(quiet: bool = False) -> Console:
     return Console(stderr=True, quiet=quiet, width=None if sys.stderr.isatty() else 200)
 
 
+class StatusLine:
+    """Progress where there is no terminal: a line from time to time, or in a notebook one line that changes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last = time.monotonic()
+        self._shown: Any = None  # the handle of IPython's display
+
+    def show(self, text: str) -> None:
+        """Show this text, unless the one before is too recent."""
+        every = _NOTEBOOK_EVERY_SECONDS if self._console.is_jupyter else PLAIN_EVERY_SECONDS
+        if self._console.quiet or time.monotonic() - self._last < every:
+            return
+        self._last = time.monotonic()
+        if not self._console.is_jupyter:
+            self._console.print(text, highlight=False, markup=False)
+        elif self._shown is None:
+            from IPython.display import display
+
+            self._shown = display({"text/plain": text}, raw=True, display_id=True)
+        else:
+            self._shown.update({"text/plain": text}, raw=True)
+
+
 @contextmanager
 def working(console: Console, what: str) -> Iterator[Callable[[str, int, int | None], None]]:
     """Show a status while the block runs; yields a progress callback (step, done, total)."""
     if not console.is_terminal or console.quiet:
-        shown = time.monotonic()
-
-        def plain(step: str, done: int, total: int | None) -> None:
-            nonlocal shown
-            if time.monotonic() - shown >= PLAIN_EVERY_SECONDS:
-                shown = time.monotonic()
-                console.print(_amount(step, done, total), highlight=False, markup=False)
-
-        yield plain
+        line = StatusLine(console)
+        yield lambda step, done, total: line.show(_amount(step, done, total))
         return
     with console.status(what) as status:
         yield lambda step, done, total: status.update(_amount(step, done, total))

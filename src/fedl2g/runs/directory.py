@@ -99,26 +99,24 @@ class RunDirectory:
     def open_for(cls, path: Path, experiment: Experiment) -> tuple[RunDirectory, Experiment]:
         """Open the directory of the user's experiment; returns it, and the experiment with the layout it started with.
 
-        A directory of another experiment is refused. Code that the file names is not imported: the user's experiment is
-        used, and the directory is only trusted if it names no other code than that.
+        A directory of another experiment is refused; one with fewer rounds can be extended. Code that the file names is
+        not imported: the user's experiment is used, and the directory is only trusted if it names no other code.
         """
         run = cls(path)
         run._check()
         about, settings = run.about(), run.settings()
         if experiment.layout == "auto" and isinstance(layout := settings.get("layout"), str):
             experiment = experiment.settled(layout)  # as resolved when the run was started
-        if about["fingerprint"] != experiment.fingerprint:
-            raise RunError(
-                f"{path}: holds another experiment ({about['method']}, seed {about['seed']}); choose another --out"
-            )
+        from fedl2g.experiment.extension import check_extension
+
+        check_extension(path, about, experiment)
         run.trusted = set(references_in(settings)) <= set(experiment.references)
         return run, experiment
 
     def _check(self) -> None:
         if not self.path.is_dir():
-            raise RunError(
-                f"{self.path}: not a run directory ({'a file' if self.path.exists() else 'no such folder'}); `fedl2g list` shows the runs"
-            )
+            found = "a file" if self.path.exists() else "no such folder"
+            raise RunError(f"{self.path}: not a run directory ({found}); `fedl2g list` shows the runs")
         if not (self.path / "run.json").is_file():
             raise RunError(f"{self.path}: not a run directory (it has no run.json); `fedl2g list` shows the runs")
         self.about()
@@ -153,7 +151,8 @@ class RunDirectory:
 
     def experiment(self) -> Experiment:
         """The experiment of this run; refused if it names code and the directory is not trusted."""
-        settings = self.settings()
+        # run.json decides: a run killed while it was extended may still have the old number in experiment.toml.
+        settings = {**self.settings(), "rounds": self.about()["rounds"]}
         require_trust(references_in(settings), self.path, trust=self.trusted)
         from fedl2g.experiment import Experiment
 
@@ -257,6 +256,22 @@ class RunDirectory:
     def finish(self, result: RunResult) -> None:
         """Write the result: the run is finished."""
         write_text(self.path / "result.json", json.dumps(result.to_dict(), indent=2))
+
+    def reopen(self) -> None:
+        """Remove the result: the run goes on."""
+        try:
+            for name in ("scores.json", "result.json"):
+                (self.path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: its result cannot be removed ({reason_of(error)}); make it writable"
+            ) from error
+
+    def describe(self, experiment: Experiment) -> None:
+        """Write the number of rounds of an extended run to run.json, then to experiment.toml."""
+        about = {**self.about(), "rounds": experiment.rounds, "fingerprint": experiment.fingerprint}
+        write_text(self.path / "run.json", json.dumps(about, indent=2))
+        write_text(self.path / "experiment.toml", experiment.to_toml())
 
     @contextmanager
     def lock(self, wait: float = 0.0) -> Iterator[None]:

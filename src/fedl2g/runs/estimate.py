@@ -10,6 +10,7 @@ from fedl2g.data.named import CATALOG
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.registry import get_method
+from fedl2g.setup import auxiliary_architecture
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def estimate_seconds(experiment: Experiment) -> float:
     size = data_size(experiment.dataset, experiment.image_size)
     images = experiment.samples or size.images
     batch = max(experiment.batch_size, 2)
-    traits = get_method(experiment.method.name).traits
+    method = get_method(experiment.method.name)
+    traits = method.traits
 
     def step(architecture: str) -> float:
         layout = "channels_last" if architecture in experiment.channels_last else "contiguous"
@@ -72,11 +74,13 @@ def estimate_seconds(experiment: Experiment) -> float:
 
     names = experiment.architectures
     mean_step = sum(step(names[i % len(names)]) for i in range(experiment.clients)) / experiment.clients
-    auxiliary = step(names[0]) if traits.auxiliary_network else 0.0
+    auxiliary = 0.0
+    if traits.auxiliary_network:
+        auxiliary = step(auxiliary_architecture(experiment, size.classes, size.image_shape))
     train = images * (1 - experiment.test_fraction) / experiment.clients
     steps = max(train // batch, 1) * experiment.local_epochs * experiment.participants_per_round
     extra = traits.extra_passes * experiment.participants_per_round * mean_step
-    warmup = min(int(getattr(experiment.method, "warmup_rounds", 0)), experiment.rounds) if traits.warm_up else 0
+    warmup = min(method.warmup_rounds(experiment.method), experiment.rounds)
     evaluation = images * experiment.test_fraction / batch * mean_step / 3 / experiment.evaluate_every
     trained = experiment.rounds - warmup
     return trained * (steps * (mean_step + auxiliary) + evaluation) + experiment.rounds * extra

@@ -15,6 +15,7 @@ from fedl2g.interrupts import EXIT_CODE, orderly_end
 from fedl2g.methods.registry import get_method
 from fedl2g.process import one_thread, rare_garbage_collection
 from fedl2g.round.record import selected_record
+from fedl2g.runs.best import BestModels
 from fedl2g.runs.checkpoint import restore_checkpoint
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.observers import Checkpointer, EarlyStop, MetricsWriter, StopOnInterrupt
@@ -45,7 +46,9 @@ def execute(
     experiment = setup.experiment
     method = get_method(experiment.method.name)
     interrupt = StopOnInterrupt()
-    checkpointer = Checkpointer(directory, experiment.execution.checkpoint_every)
+    scratch = directory.path / "scratch"
+    best = BestModels(scratch) if experiment.execution.keep_best else None
+    checkpointer = Checkpointer(directory, experiment.execution.checkpoint_every, best)
     all_observers = [
         MetricsWriter(directory),
         EarlyStop(experiment.patience, method.warmup_rounds(experiment.method)),
@@ -54,7 +57,6 @@ def execute(
         *observers,
     ]
     server = method.server(experiment.method, setup.task)
-    scratch = directory.path / "scratch"
     # Left by a process that was killed.
     shutil.rmtree(scratch, ignore_errors=True)
     remove_leftovers(directory.path)

@@ -6,7 +6,8 @@ import time
 
 from fedl2g.federation import Federation, Observer
 from fedl2g.round.record import RoundRecord, selected_record
-from fedl2g.runs.checkpoint import write_checkpoint
+from fedl2g.runs.best import BestModels
+from fedl2g.runs.checkpoint import checkpoint_path, write_checkpoint
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.estimate import duration
 
@@ -52,17 +53,23 @@ class EarlyStop(Observer):
 
 
 class Checkpointer(Observer):
-    """Writes a checkpoint before the first round, every `every` rounds, and at the end."""
+    """Writes a checkpoint before the first round, every `every` rounds, and at the end, with the best models if any."""
 
-    def __init__(self, run: RunDirectory, every: int) -> None:
+    def __init__(self, run: RunDirectory, every: int, best: BestModels | None = None) -> None:
         self.run = run
         self.every = every
+        self.best = best
         self.written: int | None = None
 
     def on_start(self, federation: Federation) -> None:
         self.written = federation.round if federation.history else None
+        if self.best is not None:
+            restored = checkpoint_path(self.run.checkpoints, federation.round) if federation.history else None
+            self.best.restore(restored)
 
     def on_round(self, federation: Federation, record: RoundRecord) -> None:
+        if self.best is not None:
+            self.best.offer(federation, record)
         if record.round % self.every == 0:
             self._write(federation)
 
@@ -71,8 +78,10 @@ class Checkpointer(Observer):
             self._write(federation)
 
     def _write(self, federation: Federation) -> None:
-        write_checkpoint(self.run.checkpoints, federation)
+        path = write_checkpoint(self.run.checkpoints, federation, self.best.write if self.best is not None else None)
         self.written = federation.round
+        if self.best is not None:
+            self.best.restore(path)
 
 
 class StopOnInterrupt(Observer):

@@ -110,9 +110,8 @@ def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
     kept = [column for column in zip(*lines, strict=True) if column[0] != "differs in" or any(column[1:])]
     widths = [max(map(len, column)) for column in kept]
     shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in zip(*kept, strict=True)]
-    return "\n".join(
-        shown + [f"best: {_how_chosen(rows)}"] + [str(row["problem"]) for row in rows if row["status"] == "damaged"]
-    )
+    damaged = [str(row["problem"]) for row in rows if row["status"] == "damaged"]
+    return "\n".join([*shown, *damaged, f"best: {_how_chosen(rows)}"])
 
 
 def _how_chosen(rows: Sequence[Mapping[str, Any]]) -> str:

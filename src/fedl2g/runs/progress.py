@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
@@ -12,7 +11,7 @@ from rich.table import Column
 
 from fedl2g.federation import Federation, Observer
 from fedl2g.round.record import MB, RoundRecord, selected_record
-from fedl2g.runs.console import PLAIN_EVERY_SECONDS, working
+from fedl2g.runs.console import StatusLine, working
 
 _WIDE = 110  # columns of a terminal that has room for long bars
 
@@ -27,7 +26,7 @@ class RoundProgress(Observer):
         self._tick: Callable[[str, int, int | None], None] | None = None
         self._bar: Progress | None = None
         self._bytes = 0
-        self._last_line = time.monotonic()
+        self._line = StatusLine(console)
 
     def loading(self, step: str, done: int, total: int | None) -> None:
         """Progress callback for `fedl2g.setup.load_data`."""
@@ -75,12 +74,9 @@ class RoundProgress(Observer):
         text = f"{round_status(federation.history)}  {self._bytes / MB:.1f} MB".strip()
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=federation.round, status=text)
-        elif time.monotonic() - self._last_line >= PLAIN_EVERY_SECONDS:
-            self._last_line = time.monotonic()
+        else:
             name = self.title or federation.experiment.method.name
-            self.console.print(
-                f"{name}: round {federation.round}/{federation.experiment.rounds}  {text}", highlight=False
-            )
+            self._line.show(f"{name}: round {federation.round}/{federation.experiment.rounds}  {text}")
 
 
 def progress_bar(console: Console, *, times: bool = True) -> Progress:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fedl2g.data import Dataset
 from fedl2g.engines.base import OpenEngine
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
+from fedl2g.experiment.extension import check_extension
 from fedl2g.federation import Observer
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.execute import execute
+from fedl2g.runs.extension import extend
 from fedl2g.runs.result import RunResult
 from fedl2g.setup import Progress, Setup, load_data, prepare
 
@@ -30,8 +33,9 @@ def run(
     """Run an experiment and return its result.
 
     The run directory is `out`, or one named after the experiment below `runs/`. If it already holds this experiment,
-    the run is continued, or its result returned if it is finished. `data` is the experiment's dataset if it is already
-    loaded; otherwise `progress` is called while it is being loaded.
+    the run is continued, or its result returned if it is finished; if it holds this experiment with fewer rounds, it is
+    extended. `data` is the experiment's dataset if it is already loaded; otherwise `progress` is called while it is
+    being loaded.
     """
     path = Path(out) if out is not None else default_directory(experiment)
     if (path / "run.json").is_file():
@@ -53,11 +57,13 @@ def run(
 def run_site(setup: Setup, path: Path, open_clients: OpenEngine, observers: Sequence[Observer] = ()) -> RunResult:
     """Run or continue an experiment whose clients are remote; `open_clients` makes the engine that reaches them."""
     if (path / "run.json").is_file():
-        directory, _ = RunDirectory.open_for(path, setup.experiment)
+        directory, experiment = RunDirectory.open_for(path, setup.experiment)
+        setup = replace(setup, experiment=experiment)
     else:
         directory = RunDirectory.create(path, setup)
     # A server whose SuperLink was killed keeps the lock until its retries time out.
     with directory.lock(wait=setup.experiment.execution.link_seconds + _SHUTDOWN_SECONDS):
+        extend(directory, setup.experiment)
         return directory.result() or execute(directory, setup, observers, open_clients, interruptible=False)
 
 
@@ -65,16 +71,18 @@ def resume(
     path: Path | str,
     observers: Sequence[Observer] = (),
     *,
+    rounds: int | None = None,
     execution: Mapping[str, object] | None = None,
     trust: bool = False,
     progress: Progress | None = None,
 ) -> RunResult:
     """Continue a run from its last checkpoint; the numbers are those of an uninterrupted run.
 
+    With more `rounds` than it has, a run is extended, also a finished one, to the numbers of one that had them at once.
     Python code that the run's own file names (its method, models or data) is only imported with `trust`.
     """
     directory = RunDirectory.open(Path(path), trust=trust)
-    if directory.deployed and directory.result() is None:
+    if directory.deployed and (directory.result() is None or rounds is not None):
         raise SettingError(f"{path}: the run of a deployment; continue it with `flwr run` (coordinator/run.sh)")
     experiment = directory.experiment()
     if experiment.fingerprint != directory.about()["fingerprint"]:
@@ -83,6 +91,9 @@ def resume(
             why += ", or another version of fedl2g, with other layouts in `preset`, started it"
             remedy += ", or resume it with that version"
         raise RunError(f"{path}: {why}; {remedy}")
+    if rounds is not None:
+        experiment = experiment.with_rounds(rounds)
+        check_extension(directory.path, directory.about(), experiment)
     if execution:
         experiment = Experiment(**{**dict(experiment), "execution": {**dict(experiment.execution), **execution}})
     return _continue(directory, experiment, observers, progress=progress)
@@ -104,7 +115,7 @@ def _continue(
 ) -> RunResult:
     with directory.lock():
         result = directory.result()
-        if result is not None:
+        if result is not None and directory.about()["rounds"] == experiment.rounds:
             return result
         dataset = load_data(experiment, progress) if data is None else data
         if dataset.fingerprint != directory.about()["dataset_fingerprint"]:
@@ -112,4 +123,5 @@ def _continue(
                 f"dataset: {experiment.dataset!r} is not the one {directory.path} was started with; restore that "
                 "dataset, or choose another --out"
             )
+        extend(directory, experiment)
         return execute(directory, Setup(experiment, dataset, directory.partition()), observers)

@@ -1,4 +1,4 @@
-"""Trackers: log a run to TensorBoard or MLflow (optional: `pip install 'fedl2g[tracking]'`).
+"""Trackers: log a run to TensorBoard, MLflow or Weights & Biases (optional: `pip install 'fedl2g[tracking]'`).
 
 A tracker is an observer. When a run is resumed, the tracker queries the store for the rounds it holds and adds the
 missing ones, so that each round is logged exactly once.
@@ -6,15 +6,19 @@ missing ones, so that each round is logged exactly once.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
+import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import SettingError, choices
 from fedl2g.experiment import flat
 from fedl2g.federation import Federation, Observer
+from fedl2g.files import quoted
 from fedl2g.round.record import MB, RoundRecord, seconds_per_client
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ _MARK = "fedl2g.run"  # the tag that identifies a run
 
 
 def trackers(names: str, run: Path) -> list[Observer]:
-    """The trackers named in "tensorboard,mlflow" for the run in this directory."""
+    """The trackers named in "tensorboard,mlflow,wandb" for the run in this directory."""
     result: list[Observer] = []
     for name in (part.strip() for part in names.split(",") if part.strip()):
         if name not in _TRACKERS:
@@ -33,6 +37,11 @@ def trackers(names: str, run: Path) -> list[Observer]:
             raise SettingError(f"--track: the package {name} is not installed; run pip install 'fedl2g[tracking]'")
         result.append(_TRACKERS[name](run))
     return result
+
+
+def where_tracked(names: str, runs: Sequence[Path]) -> list[str]:
+    """For each tracker named, where it wrote these runs and the command that opens it."""
+    return [_TRACKERS[name.strip()].where([run.resolve() for run in runs]) for name in names.split(",") if name.strip()]
 
 
 def scalars(record: RoundRecord) -> dict[str, float]:
@@ -78,6 +87,11 @@ class Tracker(Observer):
     def on_end(self, federation: Federation) -> None:
         self.close()
 
+    @staticmethod
+    def where(runs: Sequence[Path]) -> str:
+        """A line for the user: where these runs were written and how to open them."""
+        raise NotImplementedError
+
     def open(self, federation: Federation) -> set[int]:
         """Open the store; returns the rounds it holds."""
         raise NotImplementedError
@@ -92,7 +106,12 @@ class Tracker(Observer):
 
 
 class TensorBoardTracker(Tracker):
-    """Writes to RUN/tensorboard; look at it with `tensorboard --logdir runs`."""
+    """Writes to RUN/tensorboard."""
+
+    @staticmethod
+    def where(runs: Sequence[Path]) -> str:
+        folder = _common_folder(runs)
+        return f"tensorboard: {folder}; open it with `tensorboard --logdir {quoted(folder)}`"
 
     def open(self, federation: Federation) -> set[int]:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -122,14 +141,18 @@ class TensorBoardTracker(Tracker):
 class MLflowTracker(Tracker):
     """Writes to $MLFLOW_TRACKING_URI, else to mlflow.db (SQLite) beside the run directory."""
 
+    @staticmethod
+    def where(runs: Sequence[Path]) -> str:
+        uri = _mlflow_uri(runs[0])
+        return f"mlflow: {uri}; open it with `mlflow ui --backend-store-uri {shlex.quote(uri)}`"
+
     def open(self, federation: Federation) -> set[int]:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # no telemetry from a tool for private data
         os.environ.setdefault("DO_NOT_TRACK", "true")
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.run.parent / 'mlflow.db'}"
-        self._client: MlflowClient = MlflowClient(tracking_uri=uri)
+        self._client: MlflowClient = MlflowClient(tracking_uri=_mlflow_uri(self.run))
         experiment = self._experiment()
         mark = f"{federation.experiment.fingerprint[:16]} {self.run}"
         found = self._client.search_runs([experiment], f"tags.`{_MARK}` = '{_quoted(mark)}'", max_results=1)
@@ -162,8 +185,72 @@ class MLflowTracker(Tracker):
         self._client.set_terminated(self._id, "FINISHED")
 
 
+class WandbTracker(Tracker):
+    """Writes to RUN/wandb, to be uploaded by the user; with WANDB_MODE=online it sends every round as it ends."""
+
+    @staticmethod
+    def where(runs: Sequence[Path]) -> str:
+        if _wandb_mode() != "offline":
+            return "wandb: the project fedl2g of your account; open it with the address that wandb printed"
+        folder = _common_folder(runs)
+        pattern = f"{quoted(folder)}{'' if len(runs) == 1 else '/*'}/wandb/offline-run-*"
+        return f"wandb: {folder}, nothing was sent; upload with `wandb sync {pattern}`"
+
+    def open(self, federation: Federation) -> set[int]:
+        import wandb
+
+        mode = _wandb_mode()
+        # A run that is continued writes a second offline folder with the id of the first: to W&B they are one run.
+        mark = f"{federation.experiment.fingerprint} {self.run}"
+        self._run: Any = wandb.init(
+            project="fedl2g",
+            name=self.run.name,
+            id=hashlib.sha256(mark.encode()).hexdigest()[:16],
+            resume="allow",
+            dir=self.run,
+            mode=mode,
+            config=flat(federation.experiment.model_dump(mode="json", exclude_none=True)),
+            # The numbers of the rounds and nothing of the machine, its repositories or its screen.
+            settings=wandb.Settings(
+                silent=mode == "offline",
+                console="off",
+                disable_code=True,
+                disable_git=True,
+                x_disable_meta=True,
+                x_disable_stats=True,
+                x_disable_machine_info=True,
+            ),
+        )
+        self._logged = self.run / "wandb" / "rounds.txt"  # an offline folder cannot be asked what it holds
+        return set(map(int, self._logged.read_text("utf-8").split())) if self._logged.is_file() else set()
+
+    def write(self, round: int, values: dict[str, float]) -> None:
+        self._run.log(values, step=round)
+        with self._logged.open("a", encoding="utf-8") as file:
+            file.write(f"{round}\n")
+
+    def close(self) -> None:
+        self._run.finish()
+
+
 _EVERY_ROUND = "communication/up_mb"  # logged in every round, so it marks the stored rounds
-_TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoardTracker, "mlflow": MLflowTracker}
+_TRACKERS: dict[str, type[Tracker]] = {
+    "tensorboard": TensorBoardTracker,
+    "mlflow": MLflowTracker,
+    "wandb": WandbTracker,
+}
+
+
+def _common_folder(runs: Sequence[Path]) -> Path:
+    return runs[0] if len(runs) == 1 else Path(os.path.commonpath(runs))
+
+
+def _mlflow_uri(run: Path) -> str:
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.parent / 'mlflow.db'}"
+
+
+def _wandb_mode() -> str:
+    return os.environ.get("WANDB_MODE", "offline")  # nothing leaves the machine unless the user says so
 
 
 def _quoted(text: str) -> str:

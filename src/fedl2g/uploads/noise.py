@@ -2,6 +2,9 @@
 
 On the client, before the upload leaves:  v <- (1 - p) * v + e,  e ~ N(0, s^2).
 
+FedPCL's public code adds e to v as it is: s is absolute there. Guiding gradients are orders of magnitude smaller than
+FedPCL's features, so s can also be relative to the upload.
+
 v is unbounded, so no amount of this noise bounds what v reveals about a client's data.
 """
 
@@ -33,11 +36,12 @@ class AddNoise(Stage):
 
 def add_noise(payload: Payload, noise: Noise, generator: torch.Generator) -> Payload:
     """A copy of the payload with noise on its floating-point entries; class ids are unchanged."""
-    std = noise.std * (root_mean_square(payload) if noise.scale == "relative" else 1.0)
+    size = root_mean_square(payload) if noise.scale == "relative" else 1.0
     noisy = dict(payload)
     for name, values in payload.items():
         if values.is_floating_point():
             draw = torch.randn(values.shape, generator=generator, dtype=torch.float64)
-            kept = 1.0 if name == PRESENT else 1 - noise.coefficient  # an indicator must not be scaled
-            noisy[name] = (kept * values.double() + std * draw).to(values.dtype)
+            # An indicator must not be scaled, and its own size is 1.
+            kept, unit = (1.0, 1.0) if name == PRESENT else (1 - noise.coefficient, size)
+            noisy[name] = (kept * values.double() + noise.std * unit * draw).to(values.dtype)
     return noisy

@@ -13,13 +13,15 @@ from fedl2g.engines.base import Answer, Check, Evaluation, Rejected
 from fedl2g.engines.evaluations import Evaluations
 from fedl2g.engines.flower import messages
 from fedl2g.engines.flower.exchange import Exchange, Question
-from fedl2g.engines.flower.messages import Request
+from fedl2g.engines.flower.messages import Kept, Request
 from fedl2g.engines.flower.nodes import Nodes
 from fedl2g.engines.flower.terms import Clock, Limits, Terms
 from fedl2g.methods.base import Reply
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
 from fedl2g.setup import Setup
+
+_END_SECONDS = 60.0  # how long the end of a run waits for sites that have left
 
 
 class GridEngine:
@@ -39,6 +41,7 @@ class GridEngine:
         self.nodes = Nodes(grid, setup.experiment.clients, terms, clock)
         self.traits = get_method(setup.experiment.method.name).traits
         self.round = 0  # the last trained round
+        self.best: int | None = None  # the best round so far, of which each request tells the nodes
         self.moved: set[int] = set()  # clients that may differ from their initial state
         self._evaluations = Evaluations(self.traits)
 
@@ -90,6 +93,19 @@ class GridEngine:
                     found[answer.client] = answer
         return [found[client] for client in clients if client in found]
 
+    def tell_best(self) -> None:
+        """Tell all nodes the best round of the run, which is over; those that cannot be reached are left out."""
+        round = self.round
+
+        def read(client: int, records: RecordDict) -> Kept:
+            return messages.unpack_kept(records, client=client, run=self.run, round=round)
+
+        question = Question("evaluate.keep", round, self._pack(round, {}), read)
+        limits = replace(self.limits, minimum=0, deadline_seconds=_END_SECONDS)
+        clients = range(self.setup.experiment.clients)
+        for _ in Exchange(question, clients, self.nodes, self.terms, limits, self.clock).answers():
+            pass
+
     def revive(self) -> None:
         """Do nothing: nodes reconnect by themselves, and their clients are on their disks."""
 
@@ -100,5 +116,5 @@ class GridEngine:
 
     def _pack(self, round: int, payload: Payload) -> RecordDict:
         experiment, dataset = self.setup.experiment, self.setup.dataset
-        request = Request(self.run, experiment, dataset.class_names, dataset.image_shape, round, payload)
+        request = Request(self.run, experiment, dataset.class_names, dataset.image_shape, round, payload, self.best)
         return messages.pack_request(request)

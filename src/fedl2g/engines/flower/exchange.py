@@ -13,7 +13,7 @@ from flwr.app import DEFAULT_TTL, Error, Message, RecordDict
 
 from fedl2g import errors
 from fedl2g.engines.base import Absent, Evaluation, Rejected
-from fedl2g.engines.flower.messages import Refused
+from fedl2g.engines.flower.messages import Kept, Refused
 from fedl2g.engines.flower.nodes import Nodes
 from fedl2g.engines.flower.terms import BELOW_MINIMUM, Clock, Limits, Terms
 from fedl2g.errors import PayloadError, RunError
@@ -28,7 +28,7 @@ GONE = "its node is gone"
 LATE = "it did not answer in time"
 RESTARTED = "its node was restarted and has lost the request"
 
-AnswerT = TypeVar("AnswerT", bound=Reply | Evaluation)
+AnswerT = TypeVar("AnswerT", bound=Reply | Evaluation | Kept)
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Question(Generic[AnswerT]):
     `read` raises PayloadError for an answer that cannot be used, and Refused for a node's refusal.
     """
 
-    kind: Literal["train", "evaluate"]
+    kind: Literal["train", "evaluate", "evaluate.keep"]
     round: int
     content: RecordDict
     read: Callable[[int, RecordDict], AnswerT]

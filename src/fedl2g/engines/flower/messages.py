@@ -39,6 +39,7 @@ class Request:
     image_shape: tuple[int, int, int]
     round: int
     payload: Payload
+    best: int | None = None  # the best round so far, whose model the node keeps
 
     @property
     def digest(self) -> str:
@@ -55,6 +56,8 @@ def pack_request(request: Request) -> RecordDict:
         "image-shape": list(request.image_shape),
         "round": request.round,
     }
+    if request.best is not None:
+        about["best"] = request.best
     return RecordDict({"about": ConfigRecord(about), "payload": _pack(request.payload)})  # type: ignore[arg-type]
 
 
@@ -94,6 +97,7 @@ def unpack_request(records: RecordDict, limit: int, *, trust: bool = False) -> R
         (_count(shape[0], "image-shape"), _count(shape[1], "image-shape"), _count(shape[2], "image-shape")),
         _count(about.get("round"), "round"),
         _unpack(records, limit),
+        _count(about["best"], "best") if "best" in about else None,
     )
 
 
@@ -197,6 +201,25 @@ def _score(scores: MetricRecord, name: str) -> float:
     if not isinstance(value, float) or not 0 <= value <= 1:
         raise PayloadError(f"the evaluation: its {name} is not valid; expected a number from 0 to 1")
     return value
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A node's word that it keeps the model of the best round."""
+
+    client: int
+
+
+def pack_kept(run: str, round: int, kept: Kept) -> RecordDict:
+    """Convert a client's answer to the request at the end of a run to Flower records."""
+    return RecordDict({"about": ConfigRecord({"run": run, "round": round, "client": kept.client})})
+
+
+def unpack_kept(records: RecordDict, *, client: int, run: str, round: int) -> Kept:
+    """Read the answer to the request at the end of a run; raises PayloadError for a mismatched one."""
+    _raise_refusal(records)
+    _check_sender(records, client=client, run=run, round=round)
+    return Kept(client)
 
 
 class Refused(FedL2GError):

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from fedl2g.engines.base import Evaluation
-from fedl2g.engines.flower.messages import Request
+from fedl2g.engines.flower.messages import Kept, Request
 from fedl2g.engines.flower.store import NodeStore, TrainedRound
 from fedl2g.engines.host import Host
 from fedl2g.methods.base import Reply
+from fedl2g.payload import Payload
 from fedl2g.process import one_thread
 from fedl2g.setup import Setup
 
@@ -33,6 +33,7 @@ class Node:
         """Train in a round; a repeated request is answered from the store without training again."""
         store = self._store(request)
         with store.lock(), one_thread():
+            self._keep_best(store, request)
             if request.round in store.rounds():
                 done = store.read(request.round)
                 if done.reply is not None and done.request == request.digest:
@@ -49,20 +50,34 @@ class Node:
         """Evaluate the model in its state after the request's round."""
         store = self._store(request)
         with store.lock(), one_thread():
+            self._keep_best(store, request)
             start = store.before(request.round + 1)
             host = self._host(start)
             evaluation = host.evaluate(self.client, request.payload)
             if start is not None and host.method.traits.predicts_with_broadcast:
-                self._keep_received(store, start, host.state(self.client))
+                self._keep_received(store, replace(start, state=host.state(self.client)), request.payload)
             return evaluation
 
-    def _keep_received(self, store: NodeStore, start: TrainedRound, state: dict[str, Tensor]) -> None:
-        """Save what was received for predictions (a shared head): it is part of the site's final model file."""
-        if any(not torch.equal(state[name], tensor) for name, tensor in start.state.items()):
-            store.write(replace(start, state=state))
+    def keep_best(self, request: Request) -> Kept:
+        """Keep the model of the best round, which the request names: the run is over."""
+        store = self._store(request)
+        with store.lock():
+            self._keep_best(store, request)
+        return Kept(self.client)
+
+    def _keep_best(self, store: NodeStore, request: Request) -> None:
+        if request.best is not None:
+            store.keep_best(request.best)
+
+    def _keep_received(self, store: NodeStore, trained: TrainedRound, payload: Payload) -> None:
+        """Save what was received for predictions (a shared head, prototypes): an export of the model needs it."""
+        before = trained.received
+        same = before.keys() == payload.keys() and all(torch.equal(before[name], t) for name, t in payload.items())
+        if not same:
+            store.write(replace(trained, received=payload))
 
     def _store(self, request: Request) -> NodeStore:
-        return NodeStore(self.root, request.run, request.experiment.fingerprint, self.client)
+        return NodeStore(self.root, request.run, request.experiment.fingerprint_with(None), self.client)
 
     def _host(self, start: TrainedRound | None) -> Host:
         host = Host(self.setup, self.device)

@@ -184,7 +184,7 @@ class SimulationEngine(GridEngine):
             self.simulation.close()
 
     def _store(self, client: int) -> NodeStore:
-        return NodeStore(self.simulation.root, self.run, self.setup.experiment.fingerprint, client)
+        return NodeStore(self.simulation.root, self.run, self.setup.experiment.fingerprint_with(None), client)
 
     def _ensure_running(self) -> None:
         if (error := self.simulation.error) is not None:

@@ -1,8 +1,9 @@
 """A client's store on its node's disk: its state and its reply after each of the last rounds it trained in.
 
 Each round is one file with a digest, so that state and reply are written together or not at all. Two rounds are kept:
-a repeated request is answered without training again, and a server that falls back one round can be served. Reading the
-store does not require Flower.
+a repeated request is answered without training again, and a server that falls back one round can be served. The server
+says which round is the best so far; a link to the client's file of then is kept as well. Reading the store does not
+require Flower.
 """
 
 from __future__ import annotations
@@ -12,23 +13,25 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import filelock
 import safetensors
 import torch
 from torch import Tensor
 
-from fedl2g.engines.states import State, write_state
+from fedl2g.engines.states import State, link, write_state
 from fedl2g.errors import RunError, SettingError
-from fedl2g.files import reason_of, remove_leftovers
+from fedl2g.files import reason_of, remove_leftovers, write_text
 from fedl2g.methods.base import Reply, Report
 
 _KEPT = 2
-_STATE, _REPLY = "state/", "reply/"  # prefixes of tensor names
+_STATE, _REPLY, _RECEIVED = "state/", "reply/", "received/"  # prefixes of tensor names
 _DIGEST = "digest"
-_NAME = re.compile(r"round-([0-9]{6,})\.safetensors")
+_NAME = re.compile(r"(?:round|best)-([0-9]{6,})\.safetensors")
+_BEST = "best.json"
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class TrainedRound:
     state: Mapping[str, Tensor]
     reply: Reply | None  # None: a starting state without a reply
     request: str = ""  # the digest of the request it answers
+    received: Mapping[str, Tensor] = field(default_factory=dict)  # the broadcast that its method predicts with
 
 
 class NodeStore:
@@ -77,7 +81,7 @@ class NodeStore:
         try:
             report = json.loads(about["report"])
             reply = Reply(self.client, _part(tensors, _REPLY), Report(**report)) if report is not None else None
-            return TrainedRound(round, _part(tensors, _STATE), reply, about["request"])
+            return TrainedRound(round, _part(tensors, _STATE), reply, about["request"], _part(tensors, _RECEIVED))
         except (KeyError, ValueError, TypeError) as error:
             raise RunError(f"{path}: cannot be read ({error!r}); restore it from a copy") from error
 
@@ -106,6 +110,7 @@ class NodeStore:
         tensors = {_STATE + name: tensor for name, tensor in trained.state.items()}
         if trained.reply is not None:
             tensors |= {_REPLY + name: tensor for name, tensor in trained.reply.payload.items()}
+        tensors |= {_RECEIVED + name: tensor for name, tensor in trained.received.items()}
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         about = {
             **self.tag,
@@ -119,6 +124,26 @@ class NodeStore:
             write_state(path, tensors, {**about, _DIGEST: _digest(tensors, about)}, durable=True)
         except (OSError, safetensors.SafetensorError) as error:
             raise RunError(f"{path}: cannot be written: {reason_of(error)}; the earlier content is intact") from error
+
+    def keep_best(self, best: int) -> None:
+        """Keep the client as it is after this round, the best so far; called before anything in the store changes.
+
+        The one before is kept too: a server that falls back one round may name it again.
+        """
+        if _best_round(self.directory) == best:
+            return
+        earlier = [number for number in self.rounds() if number <= best]
+        target = self.directory / f"best-{best:06d}.safetensors"
+        try:
+            if earlier and not target.exists():
+                link(self._path(earlier[-1]), target)
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write_text(self.directory / _BEST, json.dumps({"round": best}))
+            kept = _round_files(self.directory, "best")
+            for number in [*(n for n in kept if n > best), *[n for n in kept if n <= best][:-_KEPT]]:
+                kept[number].unlink(missing_ok=True)
+        except OSError as error:
+            raise RunError(f"{target}: cannot be written: {reason_of(error)}; the earlier content is intact") from error
 
     def _path(self, round: int) -> Path:
         return self.directory / f"round-{round:06d}.safetensors"
@@ -139,18 +164,49 @@ def find_client(root: Path, client: int, run: str | None = None) -> Path:
     return max(chosen, key=lambda path: path.stat().st_mtime)
 
 
-def newest_state(folder: Path) -> tuple[int, State, dict[str, str]]:
-    """The newest round in a client's folder, the client's state after it and the file's metadata."""
-    files = _round_files(folder)
-    if not files:
-        raise RunError(f"{folder}: no model found; the client has not finished a round")
-    round, path = list(files.items())[-1]
+@dataclass(frozen=True)
+class StoredModel:
+    """A client's model in a store."""
+
+    run: str
+    round: int  # the last round it trained in, or the best round
+    state: State
+    received: State  # the broadcast that its method predicts with
+
+
+def stored_model(folder: Path, which: Literal["best", "last"]) -> StoredModel:
+    """The model in a client's folder: after the last round it trained in, or after the best round of the run."""
+    if which == "best":
+        round = _best_round(folder)
+        if round is None:
+            raise RunError(
+                f"{folder}: the coordinator has not named a best round yet; take the model of the last round, "
+                "--which last"
+            )
+        path = folder / f"best-{round:06d}.safetensors"
+        if not path.exists():
+            raise RunError(
+                f"{folder}: the client had not trained by the best round, {round}; take the model of the last round, "
+                "--which last"
+            )
+    else:
+        files = _round_files(folder)
+        if not files:
+            raise RunError(f"{folder}: no model found; the client has not finished a round")
+        round, path = list(files.items())[-1]
     tensors, about = _read(path)
-    return round, _part(tensors, _STATE), about
+    return StoredModel(about["run"], round, _part(tensors, _STATE), _part(tensors, _RECEIVED))
 
 
-def _round_files(folder: Path) -> dict[int, Path]:
-    found = ((path, _NAME.fullmatch(path.name)) for path in folder.glob("round-*.safetensors"))
+def _best_round(folder: Path) -> int | None:
+    try:
+        return int(json.loads((folder / _BEST).read_text(encoding="utf-8"))["round"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None  # none yet, or damaged: the next request names it again
+
+
+def _round_files(folder: Path, kind: str = "round") -> dict[int, Path]:
+    found = ((path, _NAME.fullmatch(path.name)) for path in folder.glob(f"{kind}-*.safetensors"))
     return dict(sorted((int(match[1]), path) for path, match in found if match is not None))
 
 

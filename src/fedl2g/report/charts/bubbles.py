@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from fedl2g.report.charts.parts import columns, titled, values, width
+from fedl2g.report.charts.parts import Panel, columns, titled, values, width
 from fedl2g.report.charts.theme import ACCENT, Look
 
 SMALLEST_AREA = 2
@@ -22,7 +22,7 @@ def bubbles(
     class_names: Sequence[str] = (),
     title: str = "",
     size: tuple[int, int] | None = None,
-) -> alt.LayerChart:
+) -> Panel:
     """A circle for each (client, class, samples), its area the number of samples.
 
     The largest circle fits its cell, so circles neither overlap nor are cut, however few clients there are.
@@ -63,7 +63,7 @@ def bubbles(
     return titled(chart.properties(width=width(look, across), height=down), title)
 
 
-def sizes(rows: Sequence[tuple[int, int]], look: Look, *, title: str = "") -> alt.LayerChart:
+def sizes(rows: Sequence[tuple[int, int]], look: Look, *, title: str = "") -> Panel:
     """The number of training and test samples of each client, for a dataset whose classes are not known here."""
     data = [
         {"client": client, "part": part, "samples": n}

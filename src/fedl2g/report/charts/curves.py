@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from fedl2g.report.charts.parts import ZOOM, colour, dash, switchable, titled, values, width
+from fedl2g.report.charts.parts import ZOOM, Panel, colour, dash, switchable, titled, values, width
 from fedl2g.report.charts.theme import Look
 
 Band = Mapping[str, Sequence[Any]]
@@ -24,11 +24,12 @@ def curves(
     form: str,
     title: str = "",
     zero: bool = False,
-    logarithmic: bool = False,
+    logarithmic: str = "",
     legend: bool = True,
     size: tuple[int, int] = (430, 280),
-) -> alt.LayerChart:
-    """A line for each label with its band; `form` is the d3 format of a value, `zero` draws a line there.
+) -> Panel:
+    """A line for each label with its band; `form` is the d3 format of a value, `zero` draws a line there, `logarithmic`
+    names the axes ("x", "y", "xy") that are.
 
     A page's reader can drag to zoom, switch methods off and see all values of a round under the pointer.
     """
@@ -39,21 +40,23 @@ def curves(
         "x:Q",
         title=x,
         axis=alt.Axis(tickMinStep=1 if whole else alt.Undefined, grid=False, tickCount=6),
-        scale=alt.Scale(type="log" if logarithmic else "linear", nice=False, zero=False),
+        scale=alt.Scale(type="log" if "x" in logarithmic else "linear", nice=False, zero=False),
     )
-    up = alt.Y("y:Q", title=y, axis=alt.Axis(format=_ticks(form)), scale=alt.Scale(zero=zero, nice=True))
+    height = alt.Scale(type="log") if "y" in logarithmic else alt.Scale(zero=zero, nice=True)
+    up = alt.Y("y:Q", title=y, axis=alt.Axis(format=_ticks(form)), scale=height)
     tint, stroke = colour(look, legend=legend), dash(look, legend=legend)
     layers: list[Any] = []
     if any(row["low"] != row["high"] for row in rows):
-        band = alt.Chart().mark_area(opacity=0.14)
+        band = alt.Chart().mark_area(opacity=0.14 if len(rows) <= 6 else 0.07)
         layers.append(band.encode(x=across, y=alt.Y("low:Q", title=y), y2="high:Q", color=tint))
     if zero:
         level = alt.Chart(values([{"y": 0}])).mark_rule(strokeDash=[3, 3], opacity=0.6)
         layers.append(level.encode(y="y:Q"))
     layers.append(alt.Chart().mark_line(strokeWidth=1.8).encode(x=across, y=up, color=tint, strokeDash=stroke))
-    single = alt.Chart().transform_joinaggregate(points="count()", groupby=["method"])
-    single = single.transform_filter("datum.points == 1")
-    layers.append(single.mark_point(filled=True, size=40).encode(x=across, y=up, color=tint))
+    if any(len(row["x"]) == 1 for row in rows):  # of which there is no line
+        single = alt.Chart().transform_joinaggregate(points="count()", groupby=["method"])
+        single = single.transform_filter("datum.points == 1")
+        layers.append(single.mark_point(filled=True, size=40).encode(x=across, y=up, color=tint))
     if look.page:
         layers += _reading(list(kept), x, form, across)
     chart = (
@@ -74,7 +77,7 @@ def _columns(line: Band) -> dict[str, list[Any]]:
 
 def _ticks(form: str) -> str:
     """The format of ticks, which need no trailing zeros."""
-    return "~%" if form.endswith("%") else "~g"
+    return "~%" if form.endswith("%") else "~g" if form == "~g" else "~f"
 
 
 def _reading(labels: Sequence[str], x: str, form: str, across: alt.X) -> list[Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from fedl2g.report.charts.parts import columns, titled, width
+from fedl2g.report.charts.parts import Panel, columns, titled, width
 from fedl2g.report.charts.theme import Look
 
 # One colour a class: strong ones first, then their light relatives.
@@ -16,6 +16,7 @@ CLASS_COLOURS = (
 )  # fmt: skip
 STAR = "M0,-1L0.24,-0.32L0.95,-0.31L0.38,0.12L0.59,0.81L0,0.4L-0.59,0.81L-0.38,0.12L-0.95,-0.31L-0.24,-0.32Z"
 """Half the height is 1, as of Vega's own symbols."""
+RING = "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0ZM0.68,0A0.68,0.68,0,1,0,-0.68,0A0.68,0.68,0,1,0,0.68,0Z"
 
 
 def embedding(
@@ -26,7 +27,7 @@ def embedding(
     class_names: Sequence[str],
     title: str = "",
     size: tuple[int, int] = (380, 360),
-) -> alt.LayerChart:
+) -> Panel:
     """Points (x, y, kind, class, client); colour is the class, shape the kind, and both have a legend.
 
     `kinds` has (kind, name, look) of each, in the order of drawing, where look is "dot", "ring", "star" or "diamond".
@@ -45,7 +46,7 @@ def embedding(
     pick = alt.selection_point(name="pick", fields=["label"], bind="legend")
     kind_pick = alt.selection_point(name="kind_pick", fields=["kind"], bind="legend")
     colours = [CLASS_COLOURS[n % len(CLASS_COLOURS)] for n in range(len(shown))]
-    symbols = {"dot": "circle", "ring": "circle", "star": STAR, "diamond": "diamond"}
+    symbols = {"dot": "circle", "ring": RING, "star": STAR, "diamond": "diamond"}
     shape = alt.Shape(
         "kind:N",
         scale=alt.Scale(domain=[name for _, name, _ in kinds], range=[symbols[form] for _, _, form in kinds]),
@@ -58,10 +59,9 @@ def embedding(
     )
     layers = []
     for _, name, form in kinds:
-        filled = form != "ring"
         area, opacity = {"dot": (9, 0.55), "ring": (60, 0.95), "star": (150, 1), "diamond": (70, 1)}[form]
         mark = alt.Chart().transform_filter(alt.FieldEqualPredicate(field="kind", equal=name)).mark_point(
-            filled=filled, size=area, strokeWidth=1.6 if form == "ring" else 0.8,
+            filled=True, size=area, strokeWidth=0.8,
             stroke=alt.Undefined if form in ("dot", "ring") else look.ink,
         )  # fmt: skip
         layers.append(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from fedl2g.report.charts.parts import Row, colour, rows_by_method, switchable, titled, values, width
+from fedl2g.report.charts.parts import Panel, Row, colour, rows_by_method, switchable, titled, values, width
 from fedl2g.report.charts.theme import Look
 
 
@@ -19,14 +19,15 @@ def intervals(
     zero: bool = False,
     title: str = "",
     pixels: int = 430,
-) -> alt.LayerChart:
+) -> Panel:
     """The mean as a dot, the interval as a bar where there is one, every seed as a tick.
 
-    Rows have `method`, `mean`, `low` and `high` (null: no interval), `seeds` (their values) and `text` (beside the row).
-    `zero` draws a line at no difference.
+    Rows have `method`, `mean`, `low` and `high` (null: no interval), `seeds` (their values) and `text` (a
+    sentence). `zero` draws a line at no difference.
     """
     place = rows_by_method(look, 16)
-    scale, axis = alt.Scale(zero=False, nice=True), alt.Axis(format="+~%" if form.startswith("+") else "~%")
+    scale = alt.Scale(zero=False, nice=True)
+    axis = alt.Axis(format="~%" if form.endswith("%") else "+~f", tickCount=6)
     base = alt.Chart().encode(y=place["y"])
     tooltip = [
         alt.Tooltip("method:N"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import altair as alt
 
 from fedl2g.report.charts.bubbles import ticks
-from fedl2g.report.charts.parts import columns, titled, width
+from fedl2g.report.charts.parts import Panel, columns, titled, width
 from fedl2g.report.charts.theme import Look
 
 MOST_CELLS = 20_000  # more rectangles make a page slow
@@ -15,7 +15,7 @@ MOST_CELLS = 20_000  # more rectangles make a page slow
 
 def presence_grid(
     grid: Sequence[Sequence[int]], kinds: Sequence[tuple[str, str]], look: Look, *, title: str = "", pixels: int = 640
-) -> alt.LayerChart:
+) -> Panel:
     """A rectangle for every stretch of rounds in which a client was in one state.
 
     `grid` has, for each client, the number of its state in every round from 1 on; `kinds` their names and colours.
@@ -33,7 +33,7 @@ def presence_grid(
     high = max(60, min(600, 16 * len(grid)))
     cells = (
         alt.Chart()
-        .transform_calculate(above="datum.client - 0.5", below="datum.client + 0.5")
+        .transform_calculate(above="datum.client - 0.46", below="datum.client + 0.46")
         .mark_rect(stroke=None)
         .encode(
             x=alt.X(
@@ -64,7 +64,7 @@ def presence_grid(
 
 def presence_counts(
     grid: Sequence[Sequence[int]], kinds: Sequence[tuple[str, str]], look: Look, *, title: str = "", pixels: int = 640
-) -> alt.LayerChart:
+) -> Panel:
     """How many clients were in each state in every round; for more clients and rounds than a grid can show."""
     used = sorted({kind for row in grid for kind in row})
     counted = [

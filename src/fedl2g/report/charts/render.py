@@ -32,6 +32,8 @@ def specification(chart: Panels, look: Look) -> dict[str, Any]:
     found: dict[str, Any] = copy.deepcopy(chart.to_dict())
     del found["$schema"]  # an address that a reader of the page might take for something that is loaded
     found["config"] = config(look)
+    if look.page:
+        found["autosize"] = {"type": "fit-x", "contains": "padding"}  # as wide as its card, as high as it must be
     return found
 
 
@@ -67,20 +69,26 @@ def _version() -> str:
 
 
 def runtime() -> str:
-    """The JavaScript that draws specifications on a page (vega-embed, Vega-Lite and Vega in one text).
+    """The JavaScript that draws specifications on a page (vega-embed, Vega-Lite and Vega in one text)."""
+    script = _bundle()
+    script = script.replace("</script", "<\\/script")  # it will stand inside a script element
+    return script.replace("https://", "//")  # addresses in messages and menus that are not shown: nothing is loaded
 
-    Bundling takes seconds, so the result is kept in the user's cache folder, by the versions it is made of.
-    """
-    import vl_convert
+
+def _bundle() -> str:
+    """The bundle of vl-convert. Making it takes seconds, so it is kept in the cache folder, by its versions."""
+    from importlib.metadata import version
+
     from platformdirs import user_cache_path
 
-    kept = user_cache_path("fedl2g") / "charts" / f"vega-{vl_convert.__version__}-{_version()}.js"
+    kept = user_cache_path("fedl2g") / "charts" / f"vega-{version('vl-convert-python')}-{_version()}.js"
     try:
         return kept.read_text(encoding="utf-8")
     except (OSError, ValueError):
         pass  # not made yet
+    import vl_convert
+
     script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_version()))
-    script = script.replace("</script", "<\\/script")  # it will stand inside a script element
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         with replacing(kept, durable=False) as partial:

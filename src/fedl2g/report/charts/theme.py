@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,11 @@ from fedl2g.methods.registry import method_names
 # of them are far apart, so that one palette serves light, dark, print and paper.
 PALETTE = (
     "#7b8794", "#a9653b", "#71842a", "#0f8f9c", "#2b9348", "#c07a00",
-    "#b857c9", "#8b5cf6", "#2f7fe0", "#e0473a", "#e0457b", "#9a6b86",
+    "#b857c9", "#8b5cf6", "#2f7fe0", "#e0473a", "#9a6b86", "#e0457b",
 )  # fmt: skip
 # Beside the colour: lines that coincide, or that are printed in grey, can still be told apart.
 DASHES: tuple[tuple[int, ...], ...] = ((2, 2), (10, 3), (6, 2, 2, 2), (1, 0), (12, 3, 3, 3), (4, 2))
 ACCENT = "#2f7fe0"
-HELPED, HARMED, NEUTRAL = "#2b9348", "#e0473a", "#7b8794"
 INK = "#1a202c"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif"
 FILE_FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
@@ -45,6 +44,11 @@ class Look:
     @property
     def ink(self) -> str:
         return "currentColor" if self.page else INK
+
+    def only(self, labels: Iterable[str]) -> Look:
+        """The look without the methods that a chart does not show."""
+        kept = set(labels)
+        return Look({label: style for label, style in self.styles.items() if label in kept}, self.page)
 
     @property
     def labels(self) -> list[str]:
@@ -95,7 +99,9 @@ def config(look: Look) -> dict[str, Any]:
             "tickSize": 4,
             "gridColor": ink,
             "gridOpacity": 0.1,
-            "labelOverlap": True,
+            "labelOverlap": "greedy",
+            "labelFlush": False,
+            "labelSeparation": 6,
         },
         "legend": {**text, "labelFontSize": 11, "titleFontSize": 11, "symbolSize": 90, "labelLimit": 260},
         "title": {"color": ink, "font": font, "fontSize": 13, "anchor": "start", "fontWeight": 600, "offset": 8},

@@ -1,0 +1,136 @@
+"""What a page about runs shows: the runs in groups, verdicts, partitions, planes of t-SNE, who took part."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fedl2g
+from fedl2g.report.clients import Compared, compare_groups
+from fedl2g.report.collect import Group, Run, group_runs, partition_counts
+from fedl2g.report.presence import presence
+
+if TYPE_CHECKING:
+    from fedl2g.methods.base import Traits
+
+MAX_EMBEDDINGS = 4
+MAX_PARTITIONS = 8
+MAX_PRESENCE = 12  # charts of client availability
+Progress = Callable[[str, int, int | None], None]
+
+
+def _silent(what: str, done: int, total: int | None) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Named:
+    """A part of which a page has several, to be chosen from, by its name."""
+
+    name: str
+    values: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Content:
+    """Everything that a page shows; `fedl2g.report.page.page` renders it."""
+
+    title: str
+    made: str
+    notes: list[str]
+    groups: list[Group] = field(repr=False)
+    compared: list[Compared] = field(repr=False)
+    partitions: list[Named] = field(repr=False)
+    embeddings: list[Named] = field(repr=False)
+    presence: list[Named] = field(repr=False)
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for group in self.groups for run in group.runs]
+
+
+def collect(
+    runs: Sequence[Run],
+    *,
+    title: str = "",
+    tsne: bool = True,
+    notes: Sequence[str] = (),
+    progress: Progress = _silent,
+) -> Content:
+    """The content of a page about these runs, finished or not; t-SNE takes seconds, a live page does without."""
+    groups = group_runs(runs)
+    datasets = list(dict.fromkeys(Path(str(run.settings["dataset"])).stem for run in runs))
+    at = time.strftime("%Y-%m-%d %H:%M %Z").strip()
+    count = f"{len(runs)} {'runs' if len(runs) != 1 else 'run'}"
+    return Content(
+        title=title or f"{len(groups)} {'methods' if len(groups) != 1 else 'method'} on {', '.join(datasets)}",
+        made=f"{count} · fedl2g {fedl2g.__version__} · made {at}",
+        notes=list(notes),
+        groups=groups,
+        compared=compare_groups(groups),
+        partitions=_partitions(runs, progress),
+        embeddings=_embeddings(groups, progress) if tsne else [],
+        presence=_presence(groups),
+    )
+
+
+def byte_notes(groups: Sequence[Group]) -> list[str]:
+    """Notes on the communication of these methods."""
+    notes = [traits.communication_note for group in groups if (traits := group.traits) and not _dense(group, traits)]
+    return list(dict.fromkeys(note for note in notes if note))
+
+
+def _dense(group: Group, traits: Traits) -> bool:
+    """Whether its clients send a row for every class, which makes notes on the number of rows wrong."""
+    settings = group.runs[0].settings
+    dense = settings.get("privacy.clip") or settings.get("privacy.dense_uploads")
+    return traits.uploads == "class vectors" and bool(dense)
+
+
+def _partitions(runs: Sequence[Run], progress: Progress) -> list[Named]:
+    chosen: dict[tuple[str, ...], Run] = {}
+    for run in (run for run in runs if not run.directory.deployed):
+        keys = ("dataset", "samples", "partition", "clients", "seed", "test_fraction")
+        chosen.setdefault(tuple(str(run.settings.get(k)) for k in keys), run)
+    result = []
+    for done, (key, run) in enumerate(list(chosen.items())[:MAX_PARTITIONS]):
+        progress("reading partitions", done, len(chosen))
+        name = f"{Path(key[0]).stem}, {key[2]}, {key[3]} clients, seed {key[4]}"
+        result.append(Named(name, partition_counts(run)))
+    return result
+
+
+def _embeddings(groups: Sequence[Group], progress: Progress) -> list[Named]:
+    from fedl2g.report.embedding import embed, embeddable
+
+    result: list[Named] = []
+    wanted = embeddable(groups)
+    for done, group in enumerate(wanted):
+        if len(result) == MAX_EMBEDDINGS:
+            break
+        progress(f"t-SNE of {group.label}", done, len(wanted))
+        found = embed(group.runs[0])
+        if found is not None:
+            result.append(Named(f"{group.label}, seed {group.runs[0].seed}", found))
+    return result
+
+
+def _presence(groups: Sequence[Group]) -> list[Named]:
+    """Who took part, for the first run of each group if a client was unavailable in it.
+
+    Methods with identical availability, as with equal settings and seed, share one chart.
+    """
+    shared: dict[tuple[int, str], tuple[list[str], list[list[int]]]] = {}
+    for group in groups:
+        run = group.runs[0]
+        if any(record.away or record.missing for record in run.history):
+            grid = presence(run.history, int(run.settings["clients"]))
+            shared.setdefault((run.seed, json.dumps(grid)), ([], grid))[0].append(group.label)
+    return [
+        Named(f"{'; '.join(labels)} (seed {seed})", {"grid": grid})
+        for (seed, _), (labels, grid) in list(shared.items())[:MAX_PRESENCE]
+    ]

@@ -1,0 +1,145 @@
+"""`fedl2g.run`, `compare`, `load` and `resume` as a notebook uses them."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedl2g
+from fedl2g.api.data import data as make_data
+from fedl2g.errors import RunError, SettingError
+
+SETTINGS: dict[str, Any] = {"clients": 2, "rounds": 2, "partition": "iid", "batch_size": 10, "quiet": True}
+GUIDED = {"name": "fedl2g-f", "warmup_rounds": 0}
+
+
+def network_of_a_notebook() -> type[nn.Module]:
+    """A class that no other process can import."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Flatten(), nn.Linear(8 * 8, 32), nn.ReLU())
+            self.fc = nn.Linear(32, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.fc(self.body(x))
+            return logits
+
+    return Net
+
+
+@pytest.fixture
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDL2G_DATA", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> fedl2g.Result:
+    out = tmp_path_factory.mktemp("api") / "run"
+    return fedl2g.run(out=out, data=make_data("digits", samples=120), models="small_cnn", method=GUIDED, **SETTINGS)
+
+
+def test_the_history_is_the_record_round_by_round(result: fedl2g.Result) -> None:
+    frame = result.history
+    assert list(frame.index) == [0, 1, 2]
+    assert frame["accuracy"].max() == result.best_accuracy
+    assert frame["accuracy"].idxmax() == result.best_round
+    assert frame.loc[1:, "participants"].tolist() == [2, 2]
+    assert frame["up_mb"].iloc[1:].mean() == pytest.approx(result.up_mb_per_round)
+    assert "alignment" in frame
+
+
+def test_a_row_a_client(result: fedl2g.Result) -> None:
+    frame = result.clients
+    assert frame.index.tolist() == [0, 1]
+    assert frame["architecture"].tolist() == ["small_cnn", "small_cnn"]
+    assert frame["train_samples"].sum() + frame["test_samples"].sum() == 120
+    pooled = (frame["accuracy"] * frame["test_samples"]).sum() / frame["test_samples"].sum()
+    assert pooled == pytest.approx(result.best_accuracy)
+
+
+def test_the_trained_networks_give_the_recorded_accuracy(result: fedl2g.Result) -> None:
+    for client in (0, 1):
+        correct, samples = result.models.load(client).counts
+        assert correct / samples == result.clients["accuracy"][client]
+        last, _ = result.models.last.load(client).counts
+        assert last / samples == result.clients["last_accuracy"][client]
+    assert isinstance(result.models[1], nn.Module)
+
+
+def test_pictures_and_the_page(result: fedl2g.Result, tmp_path: Path) -> None:
+    chart = result.plot(file=tmp_path / "curves.svg")
+    assert chart.to_dict()["config"]
+    assert (tmp_path / "curves.svg").read_text().startswith("<svg")
+    page = result.report(tmp_path / "report.html")
+    assert "fedl2g-f" in page.read_text()
+    with pytest.raises(SettingError, match="figure: 'curve' is not known; expected did you mean 'curves'"):
+        result.plot("curve")
+
+
+def test_an_earlier_run_is_loaded_and_a_finished_one_is_not_repeated(result: fedl2g.Result) -> None:
+    assert fedl2g.load(result.run) == result
+    assert fedl2g.resume(result.run, quiet=True) == result
+    longer = {**SETTINGS, "rounds": 1}
+    with pytest.raises(RunError, match="holds another experiment"):
+        fedl2g.run(out=result.run, data=make_data("digits", samples=120), models="small_cnn", method="local", **longer)
+
+
+@pytest.mark.usefixtures("_here")
+def test_arrays_and_networks_of_a_notebook() -> None:
+    draw = np.random.default_rng(0)
+    images, labels = draw.integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 10
+    seen: list[int] = []
+
+    class Counting(fedl2g.Observer):
+        def on_round(self, federation: Any, record: fedl2g.RoundRecord) -> None:
+            seen.append(record.round)
+
+    data, net = make_data(images, labels), network_of_a_notebook()
+    result = fedl2g.run(data=data, models=[net, "small_cnn"], method="local", observers=[Counting()], **SETTINGS)
+    assert seen == [0, 1, 2]
+    assert result.clients["architecture"].tolist()[1] == "small_cnn"
+    assert isinstance(result.models[0], nn.Module)
+    with pytest.raises(SettingError, match=r"models: Net was defined in this session, and execution.engine='workers'"):
+        fedl2g.run(data=data, models=[net], method="local", execution={"engine": "workers"}, **SETTINGS)
+    with pytest.raises(SettingError, match="jobs > 1 starts other processes"):
+        fedl2g.compare(["local"], data=data, models=[net], jobs=2, **SETTINGS)
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_comparison_gives_a_table_and_verdicts() -> None:
+    data = make_data("digits", samples=120)
+    found = fedl2g.compare(["local", "fedproto"], seeds=2, data=data, models="small_cnn", **SETTINGS)
+    assert found.table.index.tolist() == ["local", "fedproto"]
+    assert found.table["seeds"].tolist() == [2, 2]
+    mean = np.mean([one.best_accuracy for one in found.results["fedproto"]])
+    assert found.table.loc["fedproto", "best_accuracy"] == pytest.approx(mean)
+    assert found.verdicts.index.tolist() == ["fedproto"]
+    assert found.verdicts["sentence"].iloc[0].startswith("fedproto against local: ")
+    assert (found.directory / "comparison.json").is_file()
+    assert found.plot().to_dict()
+    assert "local, fedproto" in repr(found)
+
+
+def test_wrong_arguments_are_one_sentence_without_arrays() -> None:
+    with pytest.raises(SettingError, match="unknown setting 'roundz'; did you mean 'rounds'"):
+        fedl2g.run(method="local", roundz=3)
+    with pytest.raises(SettingError, match="clients: 0 is not allowed; expected a whole number"):
+        fedl2g.run(method="local", clients=0)
+    with pytest.raises(SettingError) as caught:
+        fedl2g.run(method="local", clients=np.zeros(10_000))
+    assert len(str(caught.value)) < 300
+
+
+def test_settings_are_completed() -> None:
+    for function in (fedl2g.run, fedl2g.compare):
+        assert {"data", "models", "rounds", "clients", "partition"} <= inspect.signature(function).parameters.keys()
+    assert {"run", "compare", "load", "data", "Result"} <= set(dir(fedl2g))

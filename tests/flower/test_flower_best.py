@@ -1,0 +1,120 @@
+"""The best models of a deployment stay at the sites, and a deployed run can be extended: nodes in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
+
+from fake_grid import QUICK, FakeClock, FakeGrid, FakeNode, Handler, tiny_setup
+from flwr.app import Context, RecordDict
+from inline_twin import differences, inline_twin
+
+from fedl2g.deploy import server_app
+from fedl2g.deploy.client_app import app
+from fedl2g.deploy.practice import write_practice_data
+from fedl2g.deploy.scaffold import Plan, scaffold
+from fedl2g.engines.flower import messages
+from fedl2g.engines.flower.messages import Request
+from fedl2g.engines.flower.store import NodeStore, TrainedRound, stored_model
+from fedl2g.errors import PayloadError, RunError
+from fedl2g.round.record import selected_record
+from fedl2g.runs.checkpoint import newest
+from fedl2g.runs.directory import RunDirectory
+
+
+def site(folder: Path, name: str, client: int) -> Handler:
+    """The node of a site, with the app that its SuperNode runs."""
+    config: Any = {"site": str(folder / "sites" / name / "site.toml"), "client-id": client}
+    context = Context(1, 1, config, RecordDict(), {})
+    return lambda request: app(request, context)
+
+
+def change(experiment: Path, old: str, new: str) -> None:
+    text = experiment.read_text()
+    assert old in text
+    experiment.write_text(text.replace(old, new))
+
+
+@pytest.fixture
+def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    scaffold(Plan(tmp_path / "fed", ("north", "south"), ("zero", "one"), (3, 16, 16)))
+    write_practice_data(tmp_path / "fed")
+    monkeypatch.setattr(server_app, "DEPLOYMENT", QUICK)
+    # A site that refuses ends the test instead of being waited for.
+    change(tmp_path / "fed/coordinator/experiment.toml", 'below_minimum = "wait"', 'below_minimum = "stop"')
+    change(tmp_path / "fed/coordinator/experiment.toml", "deadline_seconds = 3600.0", "deadline_seconds = 20.0")
+    return tmp_path / "fed"
+
+
+def grid_of(folder: Path) -> Any:
+    nodes = {100 + n: FakeNode(site(folder, name, n)) for n, name in enumerate(("north", "south"))}
+    return FakeGrid(nodes, FakeClock())
+
+
+@pytest.mark.parametrize("method", ["local", "fedproto"])
+def test_sites_keep_the_best_models_and_an_extended_run_is_the_whole_run(
+    federation: Path, tmp_path: Path, method: str
+) -> None:
+    experiment, run = federation / "coordinator" / "experiment.toml", tmp_path / "run"
+    change(experiment, "rounds = 100", "rounds = 2")
+    change(experiment, "client_lr = 0.01", "client_lr = 0.1")
+    change(experiment, 'name = "fedl2g-f"', f'name = "{method}"')
+    server_app.run(grid_of(federation), experiment, run)
+    change(experiment, "rounds = 2", "rounds = 4")
+    grid = grid_of(federation)
+    server_app.run(grid, experiment, run)
+    inline_twin(federation, experiment, tmp_path / "twin", {})
+    assert differences(federation, experiment, run, tmp_path / "twin" / "run") == []
+    directory = RunDirectory.open(run)
+    best = selected_record(directory.history())
+    assert best is not None
+    found = newest(directory.checkpoints)
+    assert found is not None
+    assert found.best is not None
+    assert (found.best.round, len(directory.history())) == (best.round, 5)
+    assert [node.received[-1] for node in grid.nodes.values()] == ["evaluate.keep"] * 2
+    for name in ("north", "south"):
+        (folder,) = (federation / "sites" / name / "store").glob("*/client-*")
+        assert stored_model(folder, "best").round == best.round
+
+
+def trained(store: NodeStore, round: int, value: float) -> None:
+    import torch
+
+    store.add(TrainedRound(round, {"w": torch.full((2,), value)}, None))
+
+
+def test_a_store_keeps_the_best_round_whatever_comes_after_it(tmp_path: Path) -> None:
+    store = NodeStore(tmp_path, "run1", "f", 0)
+    store.keep_best(0)
+    with pytest.raises(RunError, match="had not trained by the best round, 0; take the model of the last"):
+        stored_model(store.directory, "best")
+    trained(store, 1, 1.0)
+    trained(store, 3, 3.0)
+    store.keep_best(4)  # evaluated after round 4, in which this client did not train
+    for round in range(5, 9):
+        trained(store, round, float(round))
+    for _ in range(2):
+        store.keep_best(4)
+        assert (stored_model(store.directory, "best").round, stored_model(store.directory, "last").round) == (4, 8)
+        assert stored_model(store.directory, "best").state["w"].tolist() == [3.0, 3.0]
+    store.keep_best(8)
+    assert stored_model(store.directory, "best").state["w"].tolist() == [8.0, 8.0]
+    store.keep_best(4)  # the server fell back
+    assert stored_model(store.directory, "best").state["w"].tolist() == [3.0, 3.0]
+    assert sorted(path.name for path in store.directory.glob("best-*")) == ["best-000004.safetensors"]
+
+
+@pytest.mark.parametrize("best", [-1, 2.5, "3", True])
+def test_a_request_names_a_round_as_best_or_is_refused(best: Any) -> None:
+    setup = tiny_setup()
+    request = Request("run1", setup.experiment, ("a",), (1, 8, 8), 3, {}, best=2)
+    records = messages.pack_request(request)
+    assert messages.unpack_request(records, 2**20).best == 2
+    records["about"]["best"] = best  # type: ignore[index]
+    with pytest.raises(PayloadError, match=r"best: .* is not allowed"):
+        messages.unpack_request(records, 2**20)

@@ -1,0 +1,63 @@
+"""The smallest network of a group, which is the auxiliary one of FML, FedKD and FedMRL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from fedl2g.errors import SettingError
+from fedl2g.experiment import Experiment
+from fedl2g.models.catalog import GROUPS
+from fedl2g.models.size import parameters_of, smallest
+from fedl2g.setup import Setup, auxiliary_architecture
+
+WITH_AUXILIARY = ("fml", "fedkd", "fedmrl")
+
+
+@pytest.mark.parametrize(("pixels", "cnn4", "auxiliary"), [(32, 924_708, "cnn4"), (64, 5_643_300, "mobilenet_v2")])
+def test_the_smallest_depends_on_the_image_size(pixels: int, cnn4: int, auxiliary: str) -> None:
+    """By hand: cnn4's only layer that grows with the image is the first Linear, 1,600 or 10,816 to 512."""
+    shape = (3, pixels, pixels)
+    flat = {32: 1600, 64: 10816}[pixels]
+    assert cnn4 == (3 * 32 + 32 * 64) * 25 + 32 + 64 + (flat + 1) * 512 + 513 * 100
+    assert parameters_of("cnn4", 100, shape) == cnn4
+    assert parameters_of("mobilenet_v2", 100, shape) == 2_275_172
+    for group in ("htfe4", "htfe8"):
+        assert smallest(GROUPS[group], classes=100, image_shape=shape) == auxiliary
+
+
+def test_of_equal_networks_the_first_is_taken() -> None:
+    assert smallest(("resnet4", "small_cnn", "small_cnn"), classes=10, image_shape=(3, 16, 16)) == "small_cnn"
+    assert smallest(("resnet6", "resnet6"), classes=10, image_shape=(3, 16, 16)) == "resnet6"
+
+
+@pytest.mark.parametrize("method", WITH_AUXILIARY)
+def test_methods_with_an_auxiliary_network_take_the_smallest_or_the_named_one(
+    tiny: Callable[..., Experiment], setup_of: Callable[[Experiment], Setup], method: str
+) -> None:
+    models = "small_resnet,small_cnn"
+    assert setup_of(tiny(method=method, models=models)).task.auxiliary == "small_cnn"
+    named = {"name": method, "auxiliary": "small_resnet"}
+    assert setup_of(tiny(method=named, models=models)).task.auxiliary == "small_resnet"
+    assert auxiliary_architecture(tiny(method="local", models=models), 10, (3, 16, 16)) == "small_resnet"
+
+
+def test_a_named_auxiliary_network_has_its_own_memory_layout(tiny: Callable[..., Experiment]) -> None:
+    named = {"name": "fml", "auxiliary": "small_cnn"}
+    assert tiny(method=named, models="resnet6").channels_last == {"small_cnn"}
+    assert tiny(method=named, models="resnet6", layout="channels_last").channels_last == {"small_cnn", "resnet6"}
+    assert tiny(method=named, models="resnet6", layout="contiguous").channels_last == frozenset()
+
+
+@pytest.mark.parametrize("name", ["htfe8", "cnn4,cnn4", "cnn5", " cnn4"])
+def test_the_auxiliary_network_is_one_architecture(name: str) -> None:
+    with pytest.raises(SettingError, match="auxiliary"):
+        Experiment(method={"name": "fml", "auxiliary": name})
+
+
+def test_counting_leaves_the_random_generator_alone() -> None:
+    before = torch.get_rng_state()
+    parameters_of("resnet8", 7, (3, 24, 24))
+    assert torch.equal(torch.get_rng_state(), before)
