@@ -56,7 +56,7 @@ def test_auto_layouts_are_settled_once_for_a_comparison(
 def test_the_cpu_chooses_no_layout_for_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "resolve_device", lambda name: torch.device("cuda"))
     with pytest.raises(SettingError, match=r"auto is measured on the CPU.*'cuda'; choose preset"):
-        fedl2g.run(Experiment(**TINY, layout="auto", device="cuda"), tmp_path / "run")
+        fedl2g.run(Experiment(**TINY, method="local", layout="auto", device="cuda"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

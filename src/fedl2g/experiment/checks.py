@@ -47,7 +47,7 @@ def check_method(experiment: Experiment) -> None:
     traits, warmup = method.traits, method.warmup_rounds(experiment.method)
     if warmup >= experiment.rounds:
         raise SettingError(
-            f"rounds: {experiment.rounds} rounds end within the {warmup} warm-up rounds of {name}, in which no network "
+            f"rounds: {experiment.rounds} is not more than the {warmup} warm-up rounds of {name}, in which no network "
             f"trains; expected more than {warmup}; raise rounds, or lower method.warmup_rounds"
         )
     if traits.shares_head and not has_equal_heads(experiment.architectures):
