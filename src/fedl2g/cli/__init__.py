@@ -15,7 +15,7 @@ from fedl2g.cli.catalog import explain_setting, list_datasets, list_methods, lis
 from fedl2g.cli.compare import compare_methods
 from fedl2g.cli.completion import PROGRAM, VARIABLE, print_completion
 from fedl2g.cli.data import data_group
-from fedl2g.cli.deploy import deploy_group, export_model
+from fedl2g.cli.deploy import deploy_group, export_model, predict_classes
 from fedl2g.cli.groups import OrderedGroup
 from fedl2g.cli.paper import paper_group
 from fedl2g.cli.probe import probe_methods
@@ -37,7 +37,7 @@ def app() -> None:
 
 
 app.add_task("Train", run_experiment, resume_run, compare_methods)
-app.add_task("Look at runs", list_runs, show_run, write_page, draw_figure, probe_methods, export_model)
+app.add_task("Look at runs", list_runs, show_run, write_page, draw_figure, probe_methods, export_model, predict_classes)
 app.add_task("What there is to choose", list_methods, list_models, list_datasets, explain_setting, data_group)
 app.add_task("Institutions and the paper", deploy_group, paper_group)
 app.add_task("Your shell", print_completion)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -109,7 +110,7 @@ def export_model(
     force: bool,
     trust: bool,
 ) -> None:
-    """Export a client's trained model: weights (safetensors) and a TorchScript program."""
+    """Export a client's trained model: weights (safetensors) and programs for torch and ONNX."""
     from fedl2g.deploy.export import export_client, export_site
 
     if out.is_dir() and any(out.iterdir()) and not force:
@@ -128,3 +129,25 @@ def export_model(
         exported = export_site(source, out, which=which, run=run, metrics=metrics, trust=trust)
     print_line(exported.summary)
     print_line(f"wrote {', '.join(map(str, exported.files))}")
+
+
+@click.command("predict")
+@click.argument("model", type=PATH, help="A folder that `fedl2g export` wrote.")
+@click.argument("source", metavar="INPUT", type=PATH, help="A folder of images, an image, or an array (.npy, .npz).")
+@click.option("-o", "--out", type=PATH, help="The CSV file to write instead of printing.")
+def predict_classes(model: Path, source: Path, out: Path | None) -> None:
+    """Predict the classes of images with an exported model, as CSV: the class and the score of every class."""
+    from fedl2g.deploy.predict import open_model, predict, write_csv
+    from fedl2g.files import reason_of, replacing
+
+    opened = open_model(model)
+    if out is None:
+        write_csv(opened, predict(opened, source), sys.stdout)
+        return
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+            count = write_csv(opened, predict(opened, source), file)
+    except OSError as error:
+        raise SettingError(f"--out: {out} cannot be written ({reason_of(error)}); choose another file") from error
+    print_line(f"wrote the classes of {count} images to {out}")

@@ -24,7 +24,7 @@ FOLDER_IMAGE_SIZE = 64
 def file_identity(path: Path) -> list[Any]:
     """A cache identity of a file or folder that changes with it, without reading it: path, sizes and times."""
     listing = hashlib.sha256()
-    for file in _files_below(path) if path.is_dir() else [path]:
+    for file in image_files(path) if path.is_dir() else [path]:
         try:
             status = file.stat()
         except OSError as error:
@@ -88,7 +88,7 @@ def content_of_arrays(arrays: Mapping[str, NDArray[Any]], origin: str, image_siz
     for key in ("images", "labels"):
         if key not in arrays:
             raise DataError(f"{origin}: it has no array named {key!r}; expected 'images' and 'labels'")
-    images = _images(arrays["images"], origin)
+    images = images_of_array(arrays["images"], origin)
     labels, class_names = _numbered(arrays["labels"], arrays.get("class_names"), "labels", len(images), origin)
     domains: NDArray[np.int64] | None = None
     domain_names: tuple[str, ...] = ()
@@ -105,7 +105,8 @@ def content_of_arrays(arrays: Mapping[str, NDArray[Any]], origin: str, image_siz
     )
 
 
-def _images(images: NDArray[Any], origin: str) -> NDArray[np.uint8]:
+def images_of_array(images: NDArray[Any], origin: str) -> NDArray[np.uint8]:
+    """Check a user's array of images, N x H x W or N x H x W x C; returns N x C x H x W."""
     if images.dtype != np.uint8:
         raise DataError(
             f"{origin}: its images are of type {images.dtype}; expected uint8 with values from 0 to 255; convert them "
@@ -166,7 +167,7 @@ def read_folder(root: Path, image_size: int | None) -> Content:
     """Read a folder of images: ROOT/class/image, or ROOT/domain/class/image for data with domains."""
     size = image_size or FOLDER_IMAGE_SIZE
     groups: dict[tuple[str, ...], list[Path]] = {}
-    for file in _files_below(root):
+    for file in image_files(root):
         groups.setdefault(file.relative_to(root).parts[:-1], []).append(file)
     depths = {len(place) for place in groups}
     if depths not in ({1}, {2}):
@@ -193,7 +194,7 @@ def read_folder(root: Path, image_size: int | None) -> Content:
     )
 
 
-def _files_below(root: Path) -> list[Path]:
+def image_files(root: Path) -> list[Path]:
     """All image files below a folder, in the same order on every machine; hidden files and folders are skipped."""
     found = []
     for folder, folders, files in os.walk(root, followlinks=True):

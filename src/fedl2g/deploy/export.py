@@ -1,8 +1,8 @@
 """`fedl2g export`: writes a client's trained network in a form that needs no fedl2g to predict.
 
 `weights.safetensors` is the network's state dict, `model.torchscript` a program from images (N x C x H x W, values 0 to
-255) to scores, the largest of which is the predicted class, and `model.json` describes its input, classes, round and
-accuracy. The program predicts as the method does, which may take more than the client's own network: a shared head,
+255) to scores, the largest of which is the predicted class, `model.pt2` and `model.onnx` the same program for torch.export
+and ONNX, and `model.json` describes its input, classes, round and accuracy. The programs predict as the method does, which may take more than the client's own network: a shared head,
 prototypes, a shared network.
 """
 
@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from fedl2g.deploy.own_site import stored_setup
+from fedl2g.deploy.programs import write_programs
 from fedl2g.deploy.site_file import read_site
 from fedl2g.engines.flower.store import find_client, stored_model
 from fedl2g.engines.states import write_state
@@ -131,7 +132,8 @@ def _export(model: ClientModel, setup: Setup, whose: dict[str, Any], metrics: Se
         write_state(files[0], {name: tensor.contiguous().clone() for name, tensor in tensors})
         with replacing(files[1]) as partial:
             _save_program(program, partial)
-        write_text(files[2], json.dumps(about, indent=2))
+        files[2:2] = write_programs(predictor, images, out)
+        write_text(files[-1], json.dumps(about, indent=2))
     except (OSError, SafetensorError) as error:
         raise RunError(f"--out: {out} cannot be written ({reason_of(error)}); choose another folder") from error
     who = f"site {whose['site']}" if "site" in whose else f"client {model.client}"

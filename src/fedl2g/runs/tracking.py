@@ -13,7 +13,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedl2g.errors import SettingError, choices
 from fedl2g.experiment import flat
@@ -249,8 +249,8 @@ def _mlflow_uri(run: Path) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.parent / 'mlflow.db'}"
 
 
-def _wandb_mode() -> str:
-    return os.environ.get("WANDB_MODE", "offline")  # nothing leaves the machine unless the user says so
+def _wandb_mode() -> Literal["online", "offline"]:
+    return "online" if os.environ.get("WANDB_MODE") == "online" else "offline"  # nothing leaves the machine unless the user says so
 
 
 def _quoted(text: str) -> str:

@@ -1,0 +1,130 @@
+"""The programs of an exported model: `model.pt2` (torch.export) and `model.onnx`, both run against the network first.
+
+Compilers note where each operation was written. These notes hold the paths and code of the maker's machine and are
+removed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedl2g.errors import RunError
+from fedl2g.files import replacing
+
+PROGRAM, ONNX = "model.pt2", "model.onnx"
+_ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+_NOTES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node")
+_log = logging.getLogger(__name__)
+_INPUT, _OUTPUT = "images", "scores"
+
+
+def write_programs(predictor: nn.Module, images: Tensor, folder: Path) -> list[Path]:
+    """Write the programs of a predictor and run them on these images; ONNX only if its packages are installed."""
+    with torch.no_grad():
+        expected = predictor(images)
+    with _silent():
+        batch = torch.export.Dim("batch", min=1)
+        program = torch.export.export(predictor, (images,), dynamic_shapes=({0: batch},), strict=False)
+        program = program.run_decompositions({})
+        _remove_notes(program)
+        written = [_write_program(program, folder / PROGRAM, images, expected)]
+        if all(importlib.util.find_spec(name) is not None for name in _ONNX_PACKAGES):
+            try:
+                written.append(_write_onnx(program, folder / ONNX, images, expected))
+            except torch.onnx.OnnxExporterError as error:  # an operation of the user's own network
+                reason = " ".join(str(error.__cause__ or error).split())[:200]
+                _log.warning("%s: not written, the network has no ONNX form (%s); use %s", ONNX, reason, PROGRAM)
+    return written
+
+
+def load_program(path: Path) -> Callable[[Tensor], Tensor]:
+    """Load a program written by `write_programs`."""
+    program = torch.export.load(path).module()
+
+    def run(images: Tensor) -> Tensor:
+        with torch.no_grad():
+            scores: Tensor = program(images)
+            return scores
+
+    return run
+
+
+def _write_program(program: torch.export.ExportedProgram, path: Path, images: Tensor, expected: Tensor) -> Path:
+    with replacing(path) as partial:
+        with partial.open("wb") as file:
+            torch.export.save(program, file)
+        with partial.open("rb") as file:
+            loaded = torch.export.load(file).module()
+        for number in (1, len(images)):  # the batch is not fixed
+            _check("a torch.export program", loaded(images[:number]), expected[:number])
+    return path
+
+
+def _write_onnx(program: torch.export.ExportedProgram, path: Path, images: Tensor, expected: Tensor) -> Path:
+    import onnx
+    import onnxruntime
+
+    distances = {torch.ops.aten._cdist_forward.default: _distances}  # which ONNX lacks
+    exported = torch.onnx.export(
+        program.run_decompositions(distances), (images,), input_names=[_INPUT], output_names=[_OUTPUT], dynamo=True, verbose=False
+    )
+    if exported is None:
+        raise RunError("model: it has no ONNX form; use model.pt2 instead")
+    model = exported.model_proto
+    del model.metadata_props[:]
+    del model.graph.metadata_props[:]
+    for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
+        del node.metadata_props[:]
+        node.ClearField("doc_string")
+    for function in model.functions:
+        del function.metadata_props[:]
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info, *model.graph.initializer):
+        del value.metadata_props[:]
+    onnx.checker.check_model(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for number in (1, len(images)):
+        (scores,) = session.run([_OUTPUT], {_INPUT: images[:number].numpy()})
+        _check("ONNX", torch.from_numpy(np.asarray(scores)), expected[:number])
+    with replacing(path) as partial:
+        partial.write_bytes(model.SerializeToString())
+    return path
+
+
+def _distances(rows: Tensor, others: Tensor, p: float, compute_mode: int | None) -> Tensor:
+    """The Euclidean distances between the rows of two matrices (p is 2), by operations that every runtime has."""
+    return (rows[:, None] - others[None]).square().sum(-1).sqrt()
+
+
+def _remove_notes(program: torch.export.ExportedProgram) -> None:
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes:
+            for note in _NOTES:
+                node.meta.pop(note, None)
+
+
+def _check(form: str, scores: Tensor, expected: Tensor) -> None:
+    if scores.shape != expected.shape or not torch.allclose(scores.to(expected), expected, rtol=1e-4, atol=1e-4):
+        raise RunError(f"model: predicts differently as {form}; use the weights of its checkpoint instead")
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without the compilers' warnings, which are about their own code."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
