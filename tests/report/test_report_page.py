@@ -33,8 +33,8 @@ from fedl2g.report.clients import compare_groups
 from fedl2g.report.collect import group_runs, read_runs
 from fedl2g.report.content import byte_notes, collect
 from fedl2g.report.embedding import embed, embeddable
-from fedl2g.report.increase import loss_increase
 from fedl2g.report.figures import write_figure
+from fedl2g.report.increase import loss_increase
 from fedl2g.report.page import embed_json, fragment, page, write_report
 from fedl2g.runs.directory import RunDirectory
 

@@ -111,5 +111,3 @@ def _read_array(source: Path, shape: tuple[int, int, int]) -> tuple[list[str], I
 def _grey(batch: Pixels) -> Pixels:
     """RGB to luminance; images that were grey in their file stay exactly as they are."""
     return np.stack([np.asarray(Image.fromarray(image.transpose(1, 2, 0)).convert("L"))[None] for image in batch])
-
-

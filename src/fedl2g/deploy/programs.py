@@ -75,7 +75,12 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path, images: Tenso
 
     distances = {torch.ops.aten._cdist_forward.default: _distances}  # which ONNX lacks
     exported = torch.onnx.export(
-        program.run_decompositions(distances), (images,), input_names=[_INPUT], output_names=[_OUTPUT], dynamo=True, verbose=False
+        program.run_decompositions(distances),
+        (images,),
+        input_names=[_INPUT],
+        output_names=[_OUTPUT],
+        dynamo=True,
+        verbose=False,
     )
     if exported is None:
         raise RunError("model: it has no ONNX form; use model.pt2 instead")

@@ -250,7 +250,9 @@ def _mlflow_uri(run: Path) -> str:
 
 
 def _wandb_mode() -> Literal["online", "offline"]:
-    return "online" if os.environ.get("WANDB_MODE") == "online" else "offline"  # nothing leaves the machine unless the user says so
+    return (
+        "online" if os.environ.get("WANDB_MODE") == "online" else "offline"
+    )  # nothing leaves the machine unless the user says so
 
 
 def _quoted(text: str) -> str:
