@@ -20,6 +20,7 @@ def score_tables(scores: Mapping[str, Any]) -> list[Table]:
     title = f"Best models, round {scores['round']} ({chosen_on(scores['selection'])}), in % of the test samples"
     rows = {"all clients": scores["overall"], **scores["architectures"]}
     tables = [_table(title, "network", _COLUMNS, rows)]
+    tables[0].caption = "over all test samples of the clients of a row"
     classes = scores["classes"]
     if len(classes) <= _MOST_CLASSES:
         tables.append(_table("", "class", _OF_CLASS, classes))
@@ -40,7 +41,7 @@ def compared_scores_table(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> T
             means[label][name] = sum(values) / len(values) if values else None
     selections = {chosen_on(scores["selection"]) for runs in found.values() for scores in runs}
     table = _table("Best models, in % of the test samples, mean over seeds", "method", _COLUMNS, means)
-    table.caption = ", ".join(sorted(selections))
+    table.caption = f"over all clients' test samples; {', '.join(sorted(selections))}"
     return table
 
 

@@ -86,11 +86,11 @@ def leak_table(leaks: Iterable[Leak]) -> Table:
 
 def _further_scores(result: RunResult) -> dict[str, str]:
     scores = {
-        "validation accuracy": result.validation_accuracy,
-        "balanced accuracy": result.balanced_accuracy,
-        "macro F1": result.macro_f1,
+        "validation accuracy": (result.validation_accuracy, "best round"),
+        "balanced accuracy": (result.balanced_accuracy, "best round, mean over clients"),
+        "macro F1": (result.macro_f1, "best round, mean over clients"),
     }
-    return {name: f"{value:.2%} (best round)" for name, value in scores.items() if value is not None}
+    return {name: f"{value:.2%} ({where})" for name, (value, where) in scores.items() if value is not None}
 
 
 def _guarantee(result: RunResult) -> dict[str, str]:
