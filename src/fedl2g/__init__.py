@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from fedl2g.version import __version__
 
 if TYPE_CHECKING:
     from fedl2g.api.comparison import ComparedMethods

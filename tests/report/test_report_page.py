@@ -112,7 +112,7 @@ def test_the_page_stays_below_two_megabytes(report: Path) -> None:
 
 
 def test_foreign_text_stays_text(report: Path) -> None:
-    reader, data = read(report)
+    reader, _ = read(report)
     assert [tag for tag, _ in reader.tags].count("script") == 3
     assert "img" not in [tag for tag, _ in reader.tags]
     assert reader.texts["notes"] == HOSTILE if "notes" in reader.texts else HOSTILE in reader.texts["li"]

@@ -1,9 +1,9 @@
 """`fedl2g export`: writes a client's trained network in a form that needs no fedl2g to predict.
 
 `weights.safetensors` is the network's state dict, `model.torchscript` a program from images (N x C x H x W, values 0 to
-255) to scores, the largest of which is the predicted class, `model.pt2` and `model.onnx` the same program for torch.export
-and ONNX, and `model.json` describes its input, classes, round and accuracy. The programs predict as the method does, which may take more than the client's own network: a shared head,
-prototypes, a shared network.
+255) to scores, the largest of which is the predicted class, `model.pt2` and `model.onnx` the same program for
+torch.export and ONNX, and `model.json` describes its input, classes, round and accuracy. The programs predict as the
+method does, which may take more than the client's own network: a shared head, prototypes, a shared network.
 """
 
 from __future__ import annotations

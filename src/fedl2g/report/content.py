@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import fedl2g
+from fedl2g.version import __version__
 from fedl2g.report.clients import Compared, compare_groups
 from fedl2g.report.collect import Group, Run, group_runs, partition_counts
 from fedl2g.report.presence import presence
@@ -68,7 +68,7 @@ def collect(
     count = f"{len(runs)} {'runs' if len(runs) != 1 else 'run'}"
     return Content(
         title=title or f"{len(groups)} {'methods' if len(groups) != 1 else 'method'} on {', '.join(datasets)}",
-        made=f"{count} · fedl2g {fedl2g.__version__} · made {at}",
+        made=f"{count} · fedl2g {__version__} · made {at}",
         notes=list(notes),
         groups=groups,
         compared=compare_groups(groups),

@@ -38,7 +38,7 @@ class StatusLine:
         elif self._shown is None:
             from IPython.display import display
 
-            self._shown = display({"text/plain": text}, raw=True, display_id=True)
+            self._shown = display({"text/plain": text}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         else:
             self._shown.update({"text/plain": text}, raw=True)
 

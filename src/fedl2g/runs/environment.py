@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import fedl2g
+from fedl2g.version import __version__
 from fedl2g.process import cpu_model
 
 
@@ -22,7 +22,7 @@ def describe_environment() -> dict[str, Any]:
         except PackageNotFoundError:
             packages[name] = None
     return {
-        "fedl2g": fedl2g.__version__,
+        "fedl2g": __version__,
         "commit": _commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
