@@ -263,8 +263,9 @@ def test_the_page_says_what_must_be_known_to_read_megabytes(folder: Path) -> Non
 
 @pytest.mark.parametrize(("method", "noted"), [("fedl2g-l", False), ("fedmrl", True), ("fedproto", False)])
 def test_a_note_about_rows_is_left_out_where_every_row_is_sent(method: str, noted: bool, tmp_path: Path) -> None:
+    options = {"name": method, "warmup_rounds": 0} if method == "fedl2g-l" else method
     dense = fedl2g.Experiment(
-        method=method, samples=60, clients=2, partition="iid", rounds=1, models="small_cnn",
+        method=options, samples=60, clients=2, partition="iid", rounds=1, models="small_cnn",
         privacy={"dense_uploads": True},
     )  # fmt: skip
     fedl2g.run(dense, tmp_path / "run")

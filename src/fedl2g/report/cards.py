@@ -241,7 +241,7 @@ def _cost(content: Content, look: Look) -> list[Card]:
         notes = tuple(byte_notes(groups))
         cards.append(Card("communication", "Communication per round", caption, [("", chart)], notes=notes))
     if any(record.round > 0 for run in content.runs for record in run.history):
-        caption = f"Seconds of all participants together on the machine of the run, and of the server. {several}"
+        caption = f"Seconds of one client (mean over clients) on the machine of the run, and of the server. {several}"
         chart = drawings.computation(groups, look)
         cards.append(Card("computation", "Computation per round", caption, [("", chart)]))
     if spends and any(accuracy_series(run.history) for run in content.runs):

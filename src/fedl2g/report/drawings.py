@@ -98,8 +98,8 @@ def communication(groups: Sequence[Group], look: Look, **kwargs: Any) -> Panel:
 
 
 def computation(groups: Sequence[Group], look: Look, **kwargs: Any) -> Panel:
-    """Seconds per round, of the clients and of the server."""
-    parts = {"clients": "client_s", "clients in a warm-up round": "warmup_client_s", "server": "server_s"}
+    """Seconds per round, of one client and of the server."""
+    parts = {"a client": "client_s", "a client in a warm-up round": "warmup_client_s", "server": "server_s"}
     return bars(_cost_rows(groups, parts), look, x="seconds per round", form=",.3~r", **kwargs)
 
 

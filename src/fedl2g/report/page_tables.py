@@ -24,8 +24,8 @@ _HEAD = (
     ("at round", "the selected round, mean over seeds"),
     ("up MB", "per round, all participants together"),
     ("down MB", "per round, all participants together"),
-    ("client s", "per round, all participants together, without warm-up rounds"),
-    ("warm-up s", "per warm-up round, all participants together"),
+    ("client s", "of one client per round, mean over clients, without warm-up rounds"),
+    ("warm-up s", "of one client per warm-up round, mean over clients"),
     ("server s", "per round"),
     ("seeds", ""),
 )
@@ -74,7 +74,7 @@ def _cells(group: Group, top: float | None) -> list[str]:
         _cell(_mean(last), _percent(last)),
         _cell(_mean(chosen), ABSENT if not chosen else f"{statistics.fmean(chosen):.1f}".removesuffix(".0")),
         *(_cell(spent[name], _decimal(spent[name], 3)) for name in ("up_mb", "down_mb")),
-        *(_cell(spent[name], _decimal(spent[name], 2)) for name in ("client_s", "warmup_client_s")),
+        *(_cell(spent[name], _decimal(spent[name], 3)) for name in ("client_s", "warmup_client_s")),
         _cell(spent["server_s"], _decimal(spent["server_s"], 3)),
         _cell(float(len(group.runs)), _states(group.runs)),
     ]

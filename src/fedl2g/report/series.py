@@ -67,7 +67,7 @@ def spent_megabytes(group: Group) -> dict[str, list[Any]]:
 
 
 def cost(run: Run) -> dict[str, float | None]:
-    """Mean megabytes and seconds of a round, summed over participants; warm-up rounds separately."""
+    """Of a round: megabytes of all participants, seconds of one client and of the server; warm-up rounds apart."""
     rounds = [r for r in run.history if r.round > 0]
     warm = [r for r in rounds if r.round <= run.warmup_rounds]
     training = [r for r in rounds if r.round > run.warmup_rounds]
