@@ -359,7 +359,7 @@ def test_early_stop_is_the_result_of_a_run(tiny: Callable[..., Experiment], tmp_
     assert (result.status, result.rounds, result.best_round) == ("stopped early", 2, 0)
 
 
-@pytest.mark.parametrize(("rounds", "ended"), [(4, ("finished", 4)), (50, ("stopped early", 7))])
+@pytest.mark.parametrize(("rounds", "ended"), [(6, ("finished", 6)), (50, ("stopped early", 7))])
 def test_early_stop_counts_from_the_end_of_the_warm_up(
     tiny: Callable[..., Experiment], tmp_path: Path, rounds: int, ended: tuple[str, int]
 ) -> None:
