@@ -31,7 +31,7 @@ import torch
 from naive import naive_round
 from timing import Ratio, abreast, interleaved, machine, pause, ratio
 
-from fedl2g.data import load_dataset, make_partition
+from fedl2g.datasets import load_dataset, make_partition
 from fedl2g.engines.base import open_engine
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment

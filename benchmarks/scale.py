@@ -26,7 +26,7 @@ import torch
 from bench import federation_of, own_caches, rounds_of, take_turns
 from timing import Ratio, abreast, machine, ratio
 
-from fedl2g.data import load_dataset, make_partition
+from fedl2g.datasets import load_dataset, make_partition
 from fedl2g.experiment import Experiment
 from fedl2g.process import rare_garbage_collection
 from fedl2g.setup import Setup

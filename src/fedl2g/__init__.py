@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedl2g.api.data import Data, data
     from fedl2g.api.result import Result
     from fedl2g.api.running import compare, load, resume, run
-    from fedl2g.data import load_dataset, make_partition
+    from fedl2g.datasets import load_dataset, make_partition
     from fedl2g.engines.base import Engine, register_engine
     from fedl2g.experiment import Execution, Experiment
     from fedl2g.federation import Observer
@@ -54,8 +54,8 @@ _HOMES = {
     "data": "api.data",
     "guiding_gradient": "learning.guidance",
     "load": "api.running",
-    "load_dataset": "data",
-    "make_partition": "data",
+    "load_dataset": "datasets",
+    "make_partition": "datasets",
     "register_engine": "engines.base",
     "register_method": "methods.registry",
     "register_rule": "round.rules",

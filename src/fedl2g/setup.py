@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from fedl2g.data import Dataset, Partition, load_dataset, make_partition
-from fedl2g.data.cache import open_whole
-from fedl2g.data.validation import hold_out
+from fedl2g.datasets import Dataset, Partition, load_dataset, make_partition
+from fedl2g.datasets.cache import open_whole
+from fedl2g.datasets.validation import hold_out
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.learning.client import Task

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 from fedl2g import session
 from fedl2g.api.data import data
 from fedl2g.api.networks import models_setting
-from fedl2g.data import load_dataset
+from fedl2g.datasets import load_dataset
 from fedl2g.errors import DataError, SettingError
 from fedl2g.models import build_model
 
@@ -42,7 +42,7 @@ def test_arrays_are_stored_once_by_content(own_cache):
 
 def test_stored_arrays_open_by_name_in_another_process():
     source = data(pixels(), LABELS).settings["dataset"]
-    code = f"import fedl2g.data as d; x = d.load_dataset({source!r}); print(len(x), x.labels.tolist())"
+    code = f"import fedl2g.datasets as d; x = d.load_dataset({source!r}); print(len(x), x.labels.tolist())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "6 [0, 1, 0, 1, 0, 1]"
 

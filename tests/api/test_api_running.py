@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import fedl2g
-from fedl2g.api.data import data as make_data
+from fedl2g import data as make_data
 from fedl2g.errors import RunError, SettingError
 
 SETTINGS: dict[str, Any] = {"clients": 2, "rounds": 2, "partition": "iid", "batch_size": 10, "quiet": True}

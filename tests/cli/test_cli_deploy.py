@@ -278,7 +278,7 @@ def test_what_is_wrong_with_a_site_is_said_on_its_line(what: str, fedl2g: Any, h
 
 
 def test_labels_outside_the_federation_are_refused() -> None:
-    from fedl2g.data import Dataset
+    from fedl2g.datasets import Dataset
 
     pictures = np.zeros((2, 1, 8, 8), dtype=np.uint8)
     dataset = Dataset("x", pictures, np.array([0, 5]), ("a", "b"), None, (), "f")
@@ -414,7 +414,7 @@ def same_predictions(out: Path, half: Any, images: torch.Tensor) -> dict[str, An
 
 
 def test_the_model_of_a_run_is_exported_and_predicts_the_same(fedl2g: Any, tmp_path: Path) -> None:
-    from fedl2g.data import load_dataset
+    from fedl2g.datasets import load_dataset
     from fedl2g.engines.host import Host
     from fedl2g.learning.devices import resolve_device
     from fedl2g.methods.registry import get_method

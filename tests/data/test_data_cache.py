@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from fedl2g import files
-from fedl2g.data import Dataset, load_dataset
-from fedl2g.data.cache import cache_folder, open_or_build
-from fedl2g.data.dataset import Content
+from fedl2g.datasets import Dataset, load_dataset
+from fedl2g.datasets.cache import cache_folder, open_or_build
+from fedl2g.datasets.dataset import Content
 from fedl2g.errors import DataError
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedl2g.data import download
-from fedl2g.data.download import RemoteFile, fetch
+from fedl2g.datasets import download
+from fedl2g.datasets.download import RemoteFile, fetch
 from fedl2g.errors import DataError
 
 BODY = bytes(range(256)) * 4096  # 1 MB

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedl2g.data import Partition, make_partition, parse_partition
+from fedl2g.datasets import Partition, make_partition, parse_partition
 from fedl2g.errors import DataError, SettingError
 
 CIFAR10_SIZES = [1621, 1814, 1211, 2080, 5128, 4264, 1440, 2622, 2974, 3236]
@@ -177,7 +177,7 @@ def test_fewer_clients_than_domains_use_the_first_domains_only() -> None:
 def test_infeasible_settings_say_what_to_change_and_end_soon(
     spec: str, labels: np.ndarray, clients: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedl2g.data.partition.DIRICHLET_CUTS", 10_000)
+    monkeypatch.setattr("fedl2g.datasets.partition.DIRICHLET_CUTS", 10_000)
     started = time.monotonic()
     with pytest.raises(DataError, match=words):
         make(spec, labels, clients)
@@ -277,7 +277,7 @@ def test_json_that_is_no_partition_is_refused(text: str) -> None:
 
 def test_naming_datasets_and_partitions_imports_nothing_heavy() -> None:
     code = (
-        "import sys, fedl2g.data.partition, fedl2g.report.bubbles, fedl2g.data as data; data.dataset_names(); "
+        "import sys, fedl2g.datasets.partition, fedl2g.report.bubbles, fedl2g.datasets as data; data.dataset_names(); "
         "data.parse_partition('iid'); "
         "print(sorted({'torch', 'torchvision', 'sklearn', 'scipy', 'matplotlib', 'PIL'} & set(sys.modules)))"
     )

@@ -19,11 +19,11 @@ import pytest
 from PIL import Image
 from torchvision.transforms import Resize
 
-from fedl2g.data import Dataset, dataset_names, describe_datasets, load_dataset
-from fedl2g.data import loading as loading_module
-from fedl2g.data.dataset import Content
-from fedl2g.data.download import RemoteFile
-from fedl2g.data.named import (
+from fedl2g.datasets import Dataset, dataset_names, describe_datasets, load_dataset
+from fedl2g.datasets import loading as loading_module
+from fedl2g.datasets.dataset import Content
+from fedl2g.datasets.download import RemoteFile
+from fedl2g.datasets.named import (
     CATALOG,
     DOMAINNET_DOMAINS,
     read_cifar10,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedl2g.data import Partition
-from fedl2g.data.validation import hold_out
+from fedl2g.datasets import Partition
+from fedl2g.datasets.validation import hold_out
 from fedl2g.errors import DataError
 
 

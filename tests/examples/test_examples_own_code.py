@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fedl2g import Experiment, resume, run
-from fedl2g.data import load_dataset, make_partition
+from fedl2g.datasets import load_dataset, make_partition
 from fedl2g.engines.workers import WorkersEngine
 from fedl2g.errors import SettingError
 from fedl2g.learning.client import Task

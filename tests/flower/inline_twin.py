@@ -15,7 +15,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from fedl2g.data import Partition, load_dataset
+from fedl2g.datasets import Partition, load_dataset
 from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.deploy.own_site import load_data, own_site
 from fedl2g.deploy.site_file import read_site

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from fuzz_helpers import Fuzz, replaced, spoiled_text
 
-from fedl2g.data import Partition, load_dataset, make_partition
-from fedl2g.data.cache import open_or_build
-from fedl2g.data.dataset import Content, Dataset
+from fedl2g.datasets import Partition, load_dataset, make_partition
+from fedl2g.datasets.cache import open_or_build
+from fedl2g.datasets.dataset import Content, Dataset
 
 COUNT, CLASSES = 12, 3
 ARRAYS: dict[str, Any] = {

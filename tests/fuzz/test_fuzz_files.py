@@ -19,7 +19,7 @@ import tomli_w
 import torch
 from fuzz_helpers import Fuzz, replaced, spoiled_text, strange
 
-from fedl2g.data import Partition
+from fedl2g.datasets import Partition
 from fedl2g.engines.base import Check, Evaluation, Rejected
 from fedl2g.errors import FedL2GError, RunError
 from fedl2g.experiment import Experiment, parse_override

@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from fedl2g.data import load_dataset, make_partition
+from fedl2g.datasets import load_dataset, make_partition
 from fedl2g.engines.base import open_engine
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer, RoundRecord

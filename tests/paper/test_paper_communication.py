@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import fedl2g
-from fedl2g.data import make_partition
+from fedl2g.datasets import make_partition
 from fedl2g.learning.client import Task
 from fedl2g.methods.low_rank import compress
 from fedl2g.methods.shared_network import SharedNetwork

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedl2g.data import Partition, make_partition
+from fedl2g.datasets import Partition, make_partition
 from fedl2g.errors import SettingError
 from fedl2g.report.bubbles import bubble_table, draw_bubbles
 

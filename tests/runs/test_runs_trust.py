@@ -20,7 +20,7 @@ import tomli_w
 
 import fedl2g
 from fedl2g.cli import main
-from fedl2g.data import load_dataset
+from fedl2g.datasets import load_dataset
 from fedl2g.deploy.export import export_client
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedl2g.data import Partition
+from fedl2g.datasets import Partition
 from fedl2g.errors import SettingError
 from fedl2g.round.record import Accuracy, RoundRecord
 from fedl2g.runs.verdicts import (

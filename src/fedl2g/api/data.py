@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedl2g.data.dataset import Dataset
-from fedl2g.data.loading import load_dataset
-from fedl2g.data.memory import name_of, store_arrays
+from fedl2g.datasets.dataset import Dataset
+from fedl2g.datasets.loading import load_dataset
+from fedl2g.datasets.memory import name_of, store_arrays
 from fedl2g.errors import DataError
 
 _FORMS = "expected arrays of images and labels, a torch Dataset of (image, label) pairs, a DataFrame, or a name"

@@ -13,7 +13,7 @@ from fedl2g.api.comparison import ComparedMethods
 from fedl2g.api.data import Data
 from fedl2g.api.networks import models_setting
 from fedl2g.api.result import Result
-from fedl2g.data import Dataset
+from fedl2g.datasets import Dataset
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment, flat, overlay
 from fedl2g.federation import Observer

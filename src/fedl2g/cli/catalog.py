@@ -104,7 +104,7 @@ def list_models(time: bool, size: int, classes: int, as_json: bool, quiet: bool)
 @json_option
 def list_datasets(as_json: bool) -> None:
     """List the named datasets and the other accepted forms."""
-    from fedl2g.data import describe_datasets
+    from fedl2g.datasets import describe_datasets
 
     names = ("name", "description", "images", "classes", "image_size", "domains", "download_megabytes")
     rows = [{name: getattr(entry, name) for name in names} for entry in describe_datasets()]

@@ -51,7 +51,7 @@ def method_names() -> Iterable[str]:
 
 def dataset_names() -> Iterable[str]:
     """The named datasets."""
-    from fedl2g.data.named import CATALOG
+    from fedl2g.datasets.named import CATALOG
 
     return CATALOG
 

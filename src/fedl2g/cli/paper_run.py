@@ -245,7 +245,7 @@ def _run_convergence(study: Study, epsilons: tuple[float, ...], display: Display
 
 def _dataset_paths(given: Iterable[str]) -> dict[str, str]:
     """Parse NAME=FILE.npz: files that replace named datasets."""
-    from fedl2g.data.named import CATALOG
+    from fedl2g.datasets.named import CATALOG
     from fedl2g.errors import choices
 
     paths = {}

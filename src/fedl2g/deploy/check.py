@@ -17,7 +17,7 @@ from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.errors import FedL2GError
 
 if TYPE_CHECKING:
-    from fedl2g.data import Dataset
+    from fedl2g.datasets import Dataset
     from fedl2g.setup import Setup
 
 _TIMEOUT = 5.0  # seconds

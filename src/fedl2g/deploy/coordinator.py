@@ -53,7 +53,7 @@ class Coordinator:
         """The server's setup: it has the federation's classes and image shape, but no data."""
         import numpy as np
 
-        from fedl2g.data import Dataset, Partition
+        from fedl2g.datasets import Dataset, Partition
         from fedl2g.setup import Setup
 
         table = self.federation

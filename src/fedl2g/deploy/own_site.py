@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedl2g.data import Dataset, Partition, load_dataset, make_partition
+from fedl2g.datasets import Dataset, Partition, load_dataset, make_partition
 from fedl2g.deploy.site_file import SiteFile
 from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.node import Node

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedl2g.data.images import Pixels, decode_images, resize_images
-from fedl2g.data.user import image_files, images_of_array
+from fedl2g.datasets.images import Pixels, decode_images, resize_images
+from fedl2g.datasets.user import image_files, images_of_array
 from fedl2g.deploy.programs import PROGRAM, load_program
 from fedl2g.errors import DataError, RunError
 from fedl2g.files import reason_of

@@ -29,7 +29,7 @@ def _check_device(text: str) -> None:
 
 
 def _check_partition(text: str) -> None:
-    from fedl2g.data.partition_spec import parse_partition  # here, because it imports numpy
+    from fedl2g.datasets.partition_spec import parse_partition  # here, because it imports numpy
 
     parse_partition(text)
 

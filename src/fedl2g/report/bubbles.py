@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedl2g.data.partition import Partition
+from fedl2g.datasets.partition import Partition
 
 _SIZES = " ·•●"
 _MAX_COLUMNS = 60

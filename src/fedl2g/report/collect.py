@@ -18,7 +18,7 @@ from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory, find_runs
 
 if TYPE_CHECKING:
-    from fedl2g.data import Dataset
+    from fedl2g.datasets import Dataset
     from fedl2g.methods.base import Traits
 
 
@@ -180,8 +180,8 @@ def diverged_round(run: Run) -> int | None:
 
 def cached_dataset(fingerprint: str) -> Dataset | None:
     """The dataset with this fingerprint from the local cache; downloads nothing and imports no code of a run."""
-    from fedl2g.data import Dataset
-    from fedl2g.data.cache import cache_folder
+    from fedl2g.datasets import Dataset
+    from fedl2g.datasets.cache import cache_folder
 
     for meta in sorted(cache_folder(None).glob("[!.]*/meta.json")):  # entries being written start with a dot
         try:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedl2g.version import __version__
 from fedl2g.report.clients import Compared, compare_groups
 from fedl2g.report.collect import Group, Run, group_runs, partition_counts
 from fedl2g.report.presence import presence
+from fedl2g.version import __version__
 
 if TYPE_CHECKING:
     from fedl2g.methods.base import Traits

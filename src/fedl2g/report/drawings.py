@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedl2g.data.partition import Partition
+from fedl2g.datasets.partition import Partition
 from fedl2g.report.charts.bars import bars
 from fedl2g.report.charts.bubbles import bubbles, sizes
 from fedl2g.report.charts.curves import Band, curves

@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 
-from fedl2g.data import Dataset
+from fedl2g.datasets import Dataset
 from fedl2g.errors import FedL2GError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Observer

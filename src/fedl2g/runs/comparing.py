@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedl2g.data import Dataset
+from fedl2g.datasets import Dataset
 from fedl2g.errors import FedL2GError
 from fedl2g.federation import Observer
 from fedl2g.round.record import chosen_on

@@ -24,7 +24,7 @@ from fedl2g.round.record import RoundRecord
 from fedl2g.runs.result import RunResult
 
 if TYPE_CHECKING:
-    from fedl2g.data import Partition
+    from fedl2g.datasets import Partition
     from fedl2g.experiment import Experiment
     from fedl2g.setup import Setup
 
@@ -182,7 +182,7 @@ class RunDirectory:
 
     def partition(self) -> Partition:
         """The partition: which client holds which samples."""
-        from fedl2g.data import Partition
+        from fedl2g.datasets import Partition
 
         try:
             text = (self.path / "partition.json").read_text(encoding="utf-8")

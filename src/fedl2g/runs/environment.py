@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fedl2g.version import __version__
 from fedl2g.process import cpu_model
+from fedl2g.version import __version__
 
 
 def describe_environment() -> dict[str, Any]:
@@ -34,7 +34,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    source = Path(fedl2g.__file__).resolve().parent
+    source = Path(__file__).resolve().parent.parent
     if not (source.parent.parent / ".git").exists():
         return None
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from fedl2g.data import load_dataset
-from fedl2g.data.named import CATALOG
+from fedl2g.datasets import load_dataset
+from fedl2g.datasets.named import CATALOG
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.registry import get_method

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedl2g.data import Dataset
+from fedl2g.datasets import Dataset
 from fedl2g.engines.host import EVALUATION_BATCH, Host
 from fedl2g.engines.states import State
 from fedl2g.errors import PayloadError, RunError, SettingError

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedl2g.data import Dataset
+from fedl2g.datasets import Dataset
 from fedl2g.engines.base import OpenEngine
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn import metrics as measures
 
-from fedl2g.data import Dataset
+from fedl2g.datasets import Dataset
 from fedl2g.errors import SettingError, choices
 from fedl2g.files import write_text
 from fedl2g.runs.directory import RunDirectory

@@ -26,7 +26,7 @@ from fedl2g.runs.statistics import (
 )
 
 if TYPE_CHECKING:
-    from fedl2g.data import Partition
+    from fedl2g.datasets import Partition
 
 DEFAULT_REFERENCE = "local"  # what clients have without federation
 Verdict = Literal["helps", "harms", "no clear difference"]

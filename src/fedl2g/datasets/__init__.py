@@ -1,9 +1,9 @@
 """Datasets and their partitions: sources, the memory-mapped cache, and the distribution of samples to clients."""
 
-from fedl2g.data.dataset import Dataset
-from fedl2g.data.loading import dataset_names, describe_datasets, load_dataset
-from fedl2g.data.partition import Partition, make_partition
-from fedl2g.data.partition_spec import parse_partition
+from fedl2g.datasets.dataset import Dataset
+from fedl2g.datasets.loading import dataset_names, describe_datasets, load_dataset
+from fedl2g.datasets.partition import Partition, make_partition
+from fedl2g.datasets.partition_spec import parse_partition
 
 __all__ = [
     "Dataset",

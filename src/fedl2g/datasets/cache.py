@@ -20,7 +20,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from fedl2g.data.dataset import DOMAINS_FILE, IMAGES_FILE, LABELS_FILE, META_FILE, Content, Dataset
+from fedl2g.datasets.dataset import DOMAINS_FILE, IMAGES_FILE, LABELS_FILE, META_FILE, Content, Dataset
 from fedl2g.errors import DataError
 from fedl2g.files import remove_leftovers, replacing
 

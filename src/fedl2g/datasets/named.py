@@ -19,9 +19,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedl2g.data.dataset import Content
-from fedl2g.data.download import RemoteFile
-from fedl2g.data.images import ImageFile, Pixels, decode_images, resize_images
+from fedl2g.datasets.dataset import Content
+from fedl2g.datasets.download import RemoteFile
+from fedl2g.datasets.images import ImageFile, Pixels, decode_images, resize_images
 from fedl2g.errors import DataError
 
 Reader: TypeAlias = Callable[[Mapping[str, Path], int], Content]

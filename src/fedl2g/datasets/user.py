@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedl2g.data.dataset import Content
-from fedl2g.data.images import ImageFile, decode_images, resize_images
+from fedl2g.datasets.dataset import Content
+from fedl2g.datasets.images import ImageFile, decode_images, resize_images
 from fedl2g.errors import DataError
 from fedl2g.references import load_reference
 

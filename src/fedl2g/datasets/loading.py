@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedl2g.data.cache import Progress, cache_folder, cache_key, open_or_build
-from fedl2g.data.dataset import Content, Dataset
-from fedl2g.data.download import fetch
-from fedl2g.data.images import BATCH
-from fedl2g.data.memory import PREFIX, key_of, not_stored
-from fedl2g.data.named import CATALOG, NamedDataset
-from fedl2g.data.user import (
+from fedl2g.datasets.cache import Progress, cache_folder, cache_key, open_or_build
+from fedl2g.datasets.dataset import Content, Dataset
+from fedl2g.datasets.download import fetch
+from fedl2g.datasets.images import BATCH
+from fedl2g.datasets.memory import PREFIX, key_of, not_stored
+from fedl2g.datasets.named import CATALOG, NamedDataset
+from fedl2g.datasets.user import (
     call_function,
     content_of_arrays,
     digest_of_arrays,

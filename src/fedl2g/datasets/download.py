@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from fedl2g.data.cache import Progress
+from fedl2g.datasets.cache import Progress
 from fedl2g.errors import DataError
 
 ATTEMPTS = 4

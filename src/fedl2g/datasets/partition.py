@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedl2g.data.partition_spec import parse_partition
+from fedl2g.datasets.partition_spec import parse_partition
 from fedl2g.errors import DataError, SettingError
 
 Indices: TypeAlias = NDArray[np.int64]
