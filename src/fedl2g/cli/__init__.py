@@ -22,6 +22,7 @@ from fedl2g.cli.probe import probe_methods
 from fedl2g.cli.report import draw_figure, write_page
 from fedl2g.cli.run import resume_run, run_experiment
 from fedl2g.cli.runs import list_runs, show_run
+from fedl2g.cli.watch import watch_runs
 from fedl2g.errors import FedL2GError
 from fedl2g.interrupts import EXIT_CODE, two_step_interrupts
 
@@ -37,7 +38,8 @@ def app() -> None:
 
 
 app.add_task("Train", run_experiment, resume_run, compare_methods)
-app.add_task("Look at runs", list_runs, show_run, write_page, draw_figure, probe_methods, export_model, predict_classes)
+app.add_task("Look at runs", list_runs, show_run, watch_runs)
+app.add_task("Results", write_page, draw_figure, probe_methods, export_model, predict_classes)
 app.add_task("What there is to choose", list_methods, list_models, list_datasets, explain_setting, data_group)
 app.add_task("Institutions and the paper", deploy_group, paper_group)
 app.add_task("Your shell", print_completion)

@@ -103,6 +103,16 @@ def architecture_rows(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
     ]
 
 
+def architectures_of(run: Run) -> tuple[str, ...]:
+    """The architectures of a run, which its clients take in turn; empty if they are not known."""
+    if run.directory.deployed:
+        return ()  # sites know their own
+    try:
+        return resolve_models(run.settings["models"])
+    except (FedL2GError, KeyError):
+        return ()  # written by a version with other names: the page does without
+
+
 class _Clients:
     """What is known of the clients of a run: their architectures and training samples."""
 

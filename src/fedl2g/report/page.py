@@ -8,6 +8,7 @@ import html
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,19 @@ def write_report(
     return target
 
 
-def page(content: Content, *, live: str = "") -> str:
+@dataclass(frozen=True)
+class Extra:
+    """What a live page shows beside a report's cards; the HTML is the caller's, with all foreign text escaped."""
+
+    top: str = ""
+    sections: tuple[Section, ...] = ()
+    bottom: str = ""
+
+
+_NOTHING = Extra()
+
+
+def page(content: Content, *, live: str = "", extra: Extra = _NOTHING) -> str:
     """The HTML page. Text from run directories is untrusted and always escaped.
 
     `live` is the path of server-sent events on the page's own server, each with a new `fragment` as JSON; without
@@ -58,7 +71,7 @@ def page(content: Content, *, live: str = "") -> str:
     source = files("fedl2g.report") / "assets"
     style, script, frame = ((source / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js", "html"))
     library = runtime()
-    first = fragment(content)
+    first = fragment(content, extra=extra)
     parts = {
         "@TITLE@": html.escape(content.title),
         "@CONNECT@": "; connect-src 'self'" if live else "",
@@ -73,9 +86,9 @@ def page(content: Content, *, live: str = "") -> str:
     return re.sub("|".join(parts), lambda mark: parts[mark[0]], frame)
 
 
-def fragment(content: Content) -> dict[str, Any]:
+def fragment(content: Content, *, extra: Extra = _NOTHING) -> dict[str, Any]:
     """What changes on a page while runs go on: the HTML of its body, its charts and its methods with their colours."""
-    found = sections(content)
+    found = [*sections(content), *extra.sections]
     look = look_of(content.groups, page=True)
     # The text says what a chart shows: for readers who cannot see it.
     charts = {
@@ -84,7 +97,7 @@ def fragment(content: Content) -> dict[str, Any]:
         for card in section.cards
     }
     methods = [{"label": label, "colour": style.colour, "dash": style.dash} for label, style in look.styles.items()]
-    return {"main": _main(content, found), "charts": charts, "methods": methods}
+    return {"main": _main(content, found, extra), "charts": charts, "methods": methods}
 
 
 def embed_json(values: object) -> str:
@@ -99,7 +112,7 @@ def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _main(content: Content, found: Sequence[Section]) -> str:
+def _main(content: Content, found: Sequence[Section], extra: Extra) -> str:
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in content.notes)
     first, *others = found
     table = (
@@ -111,11 +124,17 @@ def _main(content: Content, found: Sequence[Section]) -> str:
             f'<header><h1>{html.escape(content.title)}</h1><p class="muted">{html.escape(content.made)}</p>',
             f'<ul id="notes">{notes}</ul></header>' if notes else "</header>",
             '<nav id="legend" aria-label="Methods shown"></nav>',
-            _section(first, table),
+            extra.top,
+            _section(first, table) if content.groups else "",
             *(_section(one) for one in others if one.cards or one.sentences),
-            f'<section id="run"><h2>Settings and runs</h2><div id="settings">{run_tables(content)}</div></section>',
+            extra.bottom,
+            _runs(content) if content.groups else "",
         ]
     )
+
+
+def _runs(content: Content) -> str:
+    return f'<section id="run"><h2>Settings and runs</h2><div id="settings">{run_tables(content)}</div></section>'
 
 
 def _section(section: Section, table: str = "") -> str:

@@ -119,7 +119,10 @@
   // The table: a click on a column sorts by it, a third click brings the given order back.
   let sorting = null; // [column, direction]
   function sortable() {
-    const table = document.getElementById("table"), body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
+    const table = document.getElementById("table");
+    if (!table || table.dataset.sortable) return; // no runs yet, or kept by an update
+    table.dataset.sortable = "yes";
+    const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
     const given = [...body.rows];
     const value = (row, column) => column === 0 ? row.cells[0].textContent : Number(row.cells[column].dataset.value ?? NaN);
     function apply() {

@@ -1,0 +1,92 @@
+"""`fedl2g watch`: a page on this machine that follows runs as they go."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from fedl2g.cli.options import PATH, json_option, quiet_option, trust_option
+from fedl2g.cli.output import print_json, print_line
+from fedl2g.errors import SettingError
+
+
+@click.command("watch")
+@click.argument(
+    "path",
+    metavar="[RUN | COMPARISON | FOLDER]",
+    type=PATH,
+    default=Path("runs"),
+    help="A run, a comparison, or any folder of runs, which may still be empty; runs/ if omitted.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="The port of the page; 0: any free one."
+)
+@click.option("--browser/--no-browser", default=True, show_default=True, help="Open the page in a browser.")
+@click.option("--once", is_flag=True, help="Write the page as it is now to a file, and end.")
+@click.option(
+    "-o",
+    "--out",
+    "--output",
+    "output",
+    type=PATH,
+    default=Path("watch.html"),
+    show_default=True,
+    help="The HTML file of --once.",
+)
+@trust_option
+@json_option
+@quiet_option
+def watch_runs(
+    path: Path, port: int, browser: bool, once: bool, output: Path, trust: bool, as_json: bool, quiet: bool
+) -> None:
+    """Follow runs on a page in your browser as they go; Ctrl-C ends the page, never a run.
+
+    The page is on 127.0.0.1, reads and never writes, loads nothing from outside, and opens only with the address that
+    is printed.
+    """
+    from fedl2g.watch.follower import Follower
+    from fedl2g.watch.found import Watched
+
+    if path.exists() and not path.is_dir():
+        raise SettingError(f"{path}: a file; expected a run directory or a folder of runs")
+    follower = Follower(Watched(path, trust=trust))
+    if once:
+        _write(follower.state().page(), output)
+        print_json({"page": str(output)}) if as_json else print_line(str(output))
+        return
+    from fedl2g.watch.serving import PageServer
+
+    server = PageServer(follower, port)
+
+    def ready() -> None:
+        if as_json:
+            print_json({"address": server.address, "port": server.port})
+        else:
+            print_line(server.address)
+        sys.stdout.flush()
+        if not quiet:
+            sys.stderr.write("fedl2g: the page follows the runs; Ctrl-C ends it\n")
+        if browser and _has_screen():
+            import webbrowser
+
+            webbrowser.open(server.address)
+
+    server.serve(ready)
+
+
+def _write(text: str, output: Path) -> None:
+    from fedl2g.files import reason_of, write_text
+
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_text(output, text, durable=False)
+    except OSError as error:
+        raise SettingError(f"{output}: cannot be written ({reason_of(error)}); choose another --output") from error
+
+
+def _has_screen() -> bool:
+    """Whether a browser with windows can be opened: one that runs in the terminal would cover the output."""
+    return sys.platform in ("win32", "darwin") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

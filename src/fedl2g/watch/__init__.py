@@ -1,0 +1,1 @@
+"""A page on this machine that follows runs as they go."""

@@ -1,0 +1,82 @@
+"""Keeps the page up to date: reads the runs again when their files have changed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from fedl2g.errors import FedL2GError
+from fedl2g.report.content import Content, collect
+from fedl2g.report.page import Extra, fragment, page
+from fedl2g.watch.found import Found, Watched
+from fedl2g.watch.lines import client_section
+from fedl2g.watch.now import log_section, now_section
+from fedl2g.watch.pace import Pace
+
+PERIOD = 1.0  # seconds between two looks at the files
+_SHARE = 3  # after a look that took long, wait this many times as long: the run needs the processor
+
+
+@dataclass(frozen=True)
+class State:
+    """What the page shows; the version changes with it."""
+
+    version: int
+    content: Content
+    extra: Extra
+
+    def fragment(self) -> dict[str, Any]:
+        """What changes on the page."""
+        return fragment(self.content, extra=self.extra)
+
+    def page(self, live: str = "") -> str:
+        """The whole page; `live` is the path of its server-sent events."""
+        return page(self.content, live=live, extra=self.extra)
+
+
+class Follower:
+    """Looks at the files at most once a second, and only when asked."""
+
+    def __init__(self, watched: Watched, *, period: float = PERIOD) -> None:
+        self.watched = watched
+        self.period = period
+        self._pace = Pace()
+        self._lock = threading.Lock()
+        self._stamp: object = None
+        self._next = 0.0
+        self._state: State | None = None
+
+    def state(self) -> State:
+        """The state of the runs now, or a moment ago."""
+        with self._lock:
+            started = time.monotonic()
+            if self._state is not None and started < self._next:
+                return self._state
+            stamp = self.watched.stamp()
+            if self._state is None or stamp != self._stamp:
+                version = 1 if self._state is None else self._state.version + 1
+                self._state = self._read(version)
+                self._stamp = stamp
+            took = time.monotonic() - started
+            self._next = time.monotonic() + max(self.period, _SHARE * took)
+            return self._state
+
+    def _read(self, version: int) -> State:
+        found = self.watched.read()
+        title = f"Watching {self.watched.path}"
+        try:
+            return self._shown(version, title, found)
+        except (FedL2GError, OSError) as error:  # a run was removed between two reads
+            return self._shown(version, title, Found([], [*found.problems, f"{error}."]))
+
+    def _shown(self, version: int, title: str, found: Found) -> State:
+        self._pace.see(found.runs)
+        content = collect(found.runs, title=title, tsne=False, notes=found.problems)
+        extra = Extra(
+            top=now_section(content, self._pace),
+            sections=(client_section(content),),
+            bottom=log_section(content.runs),
+        )
+        return State(version, content, extra)

@@ -1,0 +1,70 @@
+"""The runs in a folder while others write to it: what cannot be read is said, and never an error."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedl2g.errors import FedL2GError
+from fedl2g.report.collect import Run, read_runs
+from fedl2g.runs.directory import RunDirectory, find_runs
+
+LOG = "log.txt"  # of the coordinator of a deployment
+_CHANGING = ("metrics.jsonl", "run.json", "experiment.toml", "result.json", LOG)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The runs that can be read, in the order of a report, and sentences about those that cannot."""
+
+    runs: list[Run] = field(repr=False)
+    problems: list[str]
+
+
+class Watched:
+    """A run, or a folder of runs, that may change, vanish and come back. No code that a run names is imported
+    unless the user trusts it.
+    """
+
+    def __init__(self, path: Path, *, trust: bool = False) -> None:
+        self.path = path
+        self.trust = trust
+
+    def stamp(self) -> Hashable:
+        """Equal as long as nothing changed: the sizes and times of the files, and who is being worked on."""
+        comparison = _file_stamp(self.path / "comparison.json")
+        return self.path.is_dir(), comparison, tuple(map(_run_stamp, find_runs(self.path)))
+
+    def read(self) -> Found:
+        """Read everything; a run that is damaged, half written or not trusted is a sentence."""
+        if not self.path.is_dir():
+            return Found([], [f"{self.path}: no such folder yet; the page fills as soon as there is one."])
+        problems = []
+        readable = []
+        for directory in find_runs(self.path):
+            try:
+                RunDirectory.open(directory.path, trust=self.trust)
+                readable += read_runs([directory.path], trust=self.trust)
+            except FedL2GError as error:
+                problems.append(f"{error}.")
+        if not readable and not problems:
+            problems = [f"{self.path}: no runs yet; the page fills as soon as there is one."]
+        return Found(sorted(readable, key=self._place), problems)
+
+    def _place(self, run: Run) -> tuple[str, str]:
+        return str(run.directory.about()["created"]), str(run.directory.path)
+
+
+def _run_stamp(run: RunDirectory) -> Hashable:
+    files = tuple(_file_stamp(run.path / name) for name in _CHANGING)
+    finished = (run.path / "result.json").exists()
+    return str(run.path), files, not finished and run.running
+
+
+def _file_stamp(path: Path) -> Hashable:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,81 @@
+"""A line for every client, and one for every architecture, over the rounds of a run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+
+from fedl2g.report.cards import Card, Section
+from fedl2g.report.charts.curves import curves
+from fedl2g.report.charts.parts import Panel
+from fedl2g.report.charts.theme import Look, style_of
+from fedl2g.report.clients import architectures_of
+from fedl2g.report.collect import Run
+from fedl2g.report.content import Content
+from fedl2g.report.drawings import thinned
+from fedl2g.report.series import band
+
+MOST_CHARTS = 8
+MOST_LINES = 60
+Lines = dict[str, dict[int, float]]  # label -> value by round
+
+
+def client_section(content: Content) -> Section:
+    """The lines of the clients and of the architectures; a run is chosen by its name."""
+    clients: list[tuple[str, Panel]] = []
+    kinds: list[tuple[str, Panel]] = []
+    for group in content.groups:
+        run = group.runs[-1]
+        if len(clients) >= MOST_CHARTS:
+            break
+        for measure, form, values in (
+            ("test accuracy", ".2%", client_accuracies(run)),
+            ("loss", ".4f", client_losses(run)),
+        ):
+            if not values:
+                continue
+            name = f"{group.label}, seed {run.seed}: {measure}"
+            clients.append((name, _chart(dict(list(values.items())[:MOST_LINES]), measure, form)))
+            if by_kind := architecture_means(values, architectures_of(run)):
+                kinds.append((name, _chart(by_kind, measure, form)))
+    cards = []
+    if clients:
+        caption = "A line per client; the numbers are under the pointer. Drag to zoom."
+        cards.append(Card("client-lines", "The clients by round", caption, clients, zoom="round", wide=not kinds))
+    if kinds:
+        caption = "The mean of the clients with the same network."
+        cards.append(Card("architecture-lines", "The architectures by round", caption, kinds, zoom="round"))
+    return Section("clients", "Every client", [], cards)
+
+
+def client_accuracies(run: Run) -> Lines:
+    """Test accuracy by client and round."""
+    return _by_client({r.round: r.accuracy.clients for r in run.history if r.accuracy is not None})
+
+
+def client_losses(run: Run) -> Lines:
+    """The original local loss by client and round."""
+    return _by_client({r.round: r.client_losses for r in run.history if r.client_losses})
+
+
+def architecture_means(values: Lines, architectures: tuple[str, ...]) -> Lines:
+    """The mean over the clients with the same architecture; nothing unless there are several architectures."""
+    if len(set(architectures)) < 2:
+        return {}
+    found: dict[str, dict[int, list[float]]] = {}
+    for label, line in values.items():
+        kind = found.setdefault(architectures[int(label.removeprefix("client ")) % len(architectures)], {})
+        for number, value in line.items():
+            kind.setdefault(number, []).append(value)
+    return {kind: {number: statistics.fmean(all_of) for number, all_of in line.items()} for kind, line in found.items()}
+
+
+def _by_client(rounds: Mapping[int, Mapping[int, float]]) -> Lines:
+    clients = sorted({client for values in rounds.values() for client in values})
+    return {f"client {c}": {number: values[c] for number, values in rounds.items() if c in values} for c in clients}
+
+
+def _chart(values: Lines, measure: str, form: str) -> Panel:
+    look = Look({label: style_of(n) for n, label in enumerate(values)}, page=True)
+    lines = {label: thinned(band([line]), len(values)) for label, line in values.items()}
+    return curves(lines, look, x="round", y=measure, form=form)
