@@ -50,6 +50,7 @@ imports: $(TOOLS)
 	$(BIN)/lint-imports
 
 # The site in build/site. A broken link, or a page that no menu names, is an error.
+docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(SITE)
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "Open build/site/index.html"
