@@ -44,7 +44,7 @@ def test_every_built_in_method_is_protected_or_refused_or_sends_nothing() -> Non
         assert not traits.compressed
 
 
-def _experiment(method: str, noise: str, **settings: Any) -> Experiment:
+def _experiment(method: str | dict[str, Any], noise: str, **settings: Any) -> Experiment:
     return Experiment(
         **{
             "method": method,
@@ -115,7 +115,7 @@ def _is_the_stated_noise(noise: torch.Tensor, deviation: float) -> None:
 @pytest.mark.parametrize("method", SENDING)
 def test_a_method_gets_the_sum_with_the_stated_noise_and_nothing_else(method: str, place: str) -> None:
     say = _speaker(method)
-    federation, engine, seen = _watched(_experiment(method, place), say)
+    federation, engine, seen = _watched(_experiment(without_warmup(method), place), say)
     received = federation.server.broadcast(1)
     federation.run()
     (combined,) = seen
