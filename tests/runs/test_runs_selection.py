@@ -135,7 +135,8 @@ def test_every_table_page_and_json_says_how_the_best_round_was_chosen(
 ) -> None:
     from fedl2g.report.page import write_report
     from fedl2g.report.score_tables import compared_scores_table, score_tables
-    from fedl2g.report.tables import comparison_table, result_table
+    from fedl2g.report.comparison import comparison_table
+    from fedl2g.report.tables import result_table
     from fedl2g.runs.overview import as_text, overviews
 
     path = run
