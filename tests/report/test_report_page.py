@@ -301,14 +301,15 @@ def test_drawing_leaves_no_states_of_clients_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_methods_whose_clients_came_and_went_alike_share_a_picture(tmp_path: Path) -> None:
+def test_methods_whose_clients_came_and_went_alike_share_a_chart(tmp_path: Path) -> None:
     common: dict[str, Any] = {"samples": 120, "clients": 3, "partition": "iid", "rounds": 3, "models": "small_cnn"}
-    for name, chance in (("local", 0.5), ("fedproto", 0.5), ("feddistill", 0.9), ("fml", 0.0)):
+    chances = {"local": 0.5, "fedproto": 0.5, "feddistill": 0.9, "fml": 0.0}
+    for name, chance in chances.items():
         settings = fedl2g.Experiment(method=name, availability={"dropout_before": chance}, **common)
         fedl2g.run(settings, tmp_path / name)
-    data = read(write_report([tmp_path], tmp_path / "report.html", tsne=False))[1]
+    data = read(write_report([tmp_path / name for name in chances], tmp_path / "report.html", tsne=False))[1]
     chance = "availability.dropout_before"  # the only setting that tells them apart: defaults are not in a label
-    half = [f"{name}, {chance}=0.5" for name in ("local", "fedproto")]  # as they were started
+    half = [f"{name}, {chance}=0.5" for name in ("local", "fedproto")]  # as they were given
     names = [chart["name"] for chart in data["charts"]["presence"]]
     assert names == [f"{'; '.join(half)} (seed 0)", f"feddistill, {chance}=0.9 (seed 0)"]
 
