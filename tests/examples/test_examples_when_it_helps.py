@@ -32,7 +32,9 @@ def test_the_page_shows_the_tables_of_the_stored_results(study: ModuleType) -> N
 
 
 def test_the_goal_table_has_the_figures_of_the_results(study: ModuleType) -> None:
-    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.count("met") + line.count("missed") > 3]
+    rows = [
+        line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.count("met") + line.count("missed") > 3
+    ]
     assert len(rows) == 7
     for row, regime in zip(rows, study.REGIMES, strict=False):
         found = study.Study("small", study.RESULTS, "").differences(regime)

@@ -1,10 +1,11 @@
 """Comparisons of two methods whose true difference is known: how often the interval covers it.
 
-    python tests/runs/simulated_comparisons.py      # the Markdown table of docs/statistics.md; a few minutes
+python tests/runs/simulated_comparisons.py      # the Markdown table of docs/statistics.md; a few minutes
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -91,15 +92,15 @@ SETTINGS = tuple(
 
 
 def main() -> None:
-    print("| seeds | test sets | coverage, 2 points better | coverage, no difference | false helps | true helps |")
-    print("|---|---|---|---|---|---|")
+    lines = ["| seeds | test sets | coverage, 2 points better | coverage, no difference | false helps | true helps |"]
+    lines += ["|---|---|---|---|---|---|"]
     for setting in SETTINGS:
         effect, none = measure(setting, 1000), measure(replace(setting, effect=0.0), 1000)
-        print(
+        lines.append(
             f"| {setting.seeds} | {'skewed' if setting.skewed else 'equal'} | {effect.coverage:.1%} "
-            f"| {none.coverage:.1%} | {none.helps:.1%} | {effect.helps:.1%} |",
-            flush=True,
+            f"| {none.coverage:.1%} | {none.helps:.1%} | {effect.helps:.1%} |"
         )
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
