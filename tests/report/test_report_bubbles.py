@@ -48,7 +48,7 @@ def test_the_suffix_decides_the_format(tmp_path: Path, suffix: str, magic: bytes
 def test_a_circle_shows_the_samples_of_a_client_and_class() -> None:
     labels = np.repeat([0, 1, 2], [10, 4, 1])
     partition = Partition((np.arange(0, 8), np.arange(8, 14)), (np.arange(14, 15), np.arange(0)))
-    (cells,) = partition_of_data(partition, labels, ["cat", "dog", "fox"], Look()).to_dict()["data"]["values"]
+    (cells,) = partition_of_data(partition, labels, ["cat", "dog", "fox"], Look()).data.values
     assert cells == {
         "client": [0, 0, 1, 1],
         "label": [0, 2, 0, 1],

@@ -101,11 +101,11 @@ def test_kinds_and_forms_are_named_for_the_drawing(folder: Path, tmp_path: Path)
     assert [kind for kind, _, _ in sent["kinds"]] == ["feature", "prototype"]
 
     groups = group_runs(runs)
-    panels = figure("tsne", groups).to_dict()["hconcat"]
-    titles = [panel["title"] for panel in panels]  # guiding vectors first
+    panels = figure("tsne", groups).hconcat
+    titles = [panel.title for panel in panels]  # guiding vectors first
     assert [title.split(" (")[0] for title in titles] == ["fedl2g-f", "fedl2g-l", "fedproto"]
     assert titles[1].endswith("(logits, round 2, seed 0)")
-    (points,) = panels[1]["data"]["values"]
+    (points,) = panels[1].data.values
     assert list(zip(points["x"], points["y"], strict=True)) == [(point[0], point[1]) for point in found["points"]]
     assert points["label"] == [found["class_names"][point[3]] for point in found["points"]]
 

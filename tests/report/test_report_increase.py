@@ -60,15 +60,14 @@ def test_the_figure_names_the_accuracy_beside_each_method(tmp_path: Path) -> Non
 
 def test_the_figure_shows_the_increase_and_beside_it_the_loss_against_local_training() -> None:
     guided = Group("fedproto", (run("fedproto", [3, 2, 2.5], [0.1, 0.3, 0.2]),))
-    alone = figure("loss-increase", [guided]).to_dict()
-    assert "hconcat" not in alone  # no panel against local training without a run of it
-    assert lines(alone) == {"fedproto (30.0%)": ([2, 3], [-1, 0.5])}
+    # No panel against local training without a run of it.
+    assert lines(figure("loss-increase", [guided])) == {"fedproto (30.0%)": ([2, 3], [-1, 0.5])}
 
     local = Group("local", (run("local", [3, 1, 0.5], [0.2, 0.5, 0.4]),))
-    increase, relative = figure("loss-increase", [local, guided]).to_dict()["hconcat"]
+    increase, relative = figure("loss-increase", [local, guided]).hconcat
     assert lines(increase) == {"local (50.0%)": ([2, 3], [-2, -0.5]), "fedproto (30.0%)": ([2, 3], [-1, 0.5])}
     assert lines(relative) == {"fedproto": ([1, 2, 3], [0, 1, 2])}
 
 
-def lines(chart: dict[str, Any]) -> dict[str, tuple[list[float], list[float]]]:
-    return {row["method"]: (row["x"], row["y"]) for row in chart["data"]["values"]}
+def lines(chart: Any) -> dict[str, tuple[list[float], list[float]]]:
+    return {row["method"]: (row["x"], row["y"]) for row in chart.data.values}

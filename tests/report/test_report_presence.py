@@ -40,8 +40,7 @@ def test_the_grid_tells_who_was_there() -> None:
 
 
 def drawn(grid: list[list[int]]) -> dict[str, Any]:
-    found: dict[str, Any] = availability(grid, Look()).to_dict()
-    (columns,) = found["data"]["values"]
+    (columns,) = availability(grid, Look()).data.values
     return dict(columns)
 
 
@@ -76,5 +75,5 @@ def test_the_page_shows_it_where_clients_were_away(tmp_path: Path) -> None:
         )
         charts = fragment(collect(read_runs([path]), tsne=False))["charts"]
         assert ("presence" in charts) is bool(chance)
-    (shown,) = charts["presence"][0]["spec"]["data"]["values"]
+    ((shown,),) = charts["presence"][0]["spec"]["datasets"].values()
     assert (shown["client"], set(shown["state"])) == ([0, 1], {"dropped out before training"})
