@@ -12,7 +12,7 @@ import fedl2g
 from fedl2g.engines.host import Host
 from fedl2g.report import embedding
 from fedl2g.report.collect import group_runs, read_runs
-from fedl2g.report.figures import draw_embeddings
+from fedl2g.report.figures import figure, write_figure
 from fedl2g.runs.checkpoint import newest
 from fedl2g.setup import prepare
 
@@ -100,7 +100,16 @@ def test_kinds_and_forms_are_named_for_the_drawing(folder: Path, tmp_path: Path)
     assert sent is not None
     assert [kind for kind, _, _ in sent["kinds"]] == ["feature", "prototype"]
 
-    text = draw_embeddings(group_runs(runs), tmp_path / "tsne.svg").read_text(encoding="utf-8")
+    groups = group_runs(runs)
+    panels = figure("tsne", groups).hconcat
+    titles = [panel.title for panel in panels]  # guiding vectors first
+    assert [title.split(" (")[0] for title in titles] == ["fedl2g-f", "fedl2g-l", "fedproto"]
+    assert titles[1].endswith("(logits, round 2, seed 0)")
+    (points,) = panels[1].data.values
+    assert list(zip(points["x"], points["y"], strict=True)) == [(point[0], point[1]) for point in found["points"]]
+    assert points["label"] == [found["class_names"][point[3]] for point in found["points"]]
+
+    text = write_figure("tsne", groups, tmp_path / "tsne.svg").read_text(encoding="utf-8")
     assert "guiding vectors" in text
     assert "global prototypes (sent)" in text
-    assert ">class<" in text or "<!-- class -->" in text  # the legend of the classes
+    assert ">class<" in text  # the legend of the classes
