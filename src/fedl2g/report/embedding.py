@@ -75,7 +75,7 @@ def embed(run: Run) -> dict[str, Any] | None:
     if len(rows) < MIN_POINTS:
         return None
     names = {
-        FEATURE: f"{found.space} of test samples",
+        FEATURE: "test samples (their features or logits)",
         PROTOTYPE: "global prototypes (computed here, never sent)" if _guided(run) else "global prototypes (sent)",
         GUIDE: "guiding vectors",
     }
