@@ -133,9 +133,10 @@ def shown(value: Any) -> str:
 def test_every_table_page_and_json_says_how_the_best_round_was_chosen(
     selection: str, run: Path, tiny: Tiny, tmp_path: Path
 ) -> None:
+    from fedl2g.report.comparison import comparison_table
     from fedl2g.report.page import write_report
     from fedl2g.report.score_tables import compared_scores_table, score_tables
-    from fedl2g.report.tables import comparison_table, result_table
+    from fedl2g.report.tables import result_table
     from fedl2g.runs.overview import as_text, overviews
 
     path = run
