@@ -91,8 +91,8 @@ def test_kinds_and_forms_are_named_for_the_drawing(folder: Path, tmp_path: Path)
     found = embedding.embed(next(run for run in runs if run.method == "fedl2g-l"))
     assert found is not None
     assert found["kinds"] == [
-        ["feature", "logits of test samples", "dot"],
-        ["prototype", "global prototypes (computed here, never sent)", "ring"],
+        ["feature", "test samples (their features or logits)", "dot"],
+        ["prototype", "global prototypes (of FedL2G: computed here, never sent)", "ring"],
         ["guide", "guiding vectors", "diamond"],
     ]
     assert {point[2] for point in found["points"]} == {"feature", "prototype", "guide"}

@@ -184,7 +184,7 @@ def test_charts_show_the_numbers_of_the_records(report: Path, folder: Path) -> N
     counts = rows(data, "partition")[0]["samples"]
     assert sum(counts) == 240
     kinds = set(rows(data, "embedding")[0]["kind"])
-    assert {"guiding vectors", "features of test samples"} < kinds
+    assert {"guiding vectors", "test samples (their features or logits)"} < kinds
 
 
 def test_differences_are_those_of_the_verdicts(report: Path, folder: Path) -> None:
