@@ -12,7 +12,7 @@ import fedl2g
 from fedl2g.engines.host import Host
 from fedl2g.report import embedding
 from fedl2g.report.collect import group_runs, read_runs
-from fedl2g.report.figures import draw_embeddings
+from fedl2g.report.figures import figure, write_figure
 from fedl2g.runs.checkpoint import newest
 from fedl2g.setup import prepare
 
@@ -92,7 +92,7 @@ def test_kinds_and_forms_are_named_for_the_drawing(folder: Path, tmp_path: Path)
     assert found is not None
     assert found["kinds"] == [
         ["feature", "test samples (their features or logits)", "dot"],
-        ["prototype", "global prototypes (of FedL2G: computed here, never sent)", "ring"],
+        ["prototype", "global prototypes (FedL2G never sends any)", "ring"],
         ["guide", "guiding vectors", "diamond"],
     ]
     assert {point[2] for point in found["points"]} == {"feature", "prototype", "guide"}
@@ -100,7 +100,28 @@ def test_kinds_and_forms_are_named_for_the_drawing(folder: Path, tmp_path: Path)
     assert sent is not None
     assert [kind for kind, _, _ in sent["kinds"]] == ["feature", "prototype"]
 
-    text = draw_embeddings(group_runs(runs), tmp_path / "tsne.svg").read_text(encoding="utf-8")
+    text = write_figure("tsne", group_runs(runs), tmp_path / "tsne.svg").read_text(encoding="utf-8")
     assert "guiding vectors" in text
-    assert "global prototypes (sent)" in text
+    assert "global prototypes (FedL2G never sends any)" in text
     assert ">class<" in text or "<!-- class -->" in text  # the legend of the classes
+
+
+def test_side_by_side_a_kind_has_one_form(folder: Path) -> None:
+    """Panels share one legend: a name that only some of them had would shift the forms of the others."""
+    names: dict[str, str] = {}
+
+    def visit(part: Any) -> None:
+        if isinstance(part, dict):
+            scale = part.get("shape", {}).get("scale") if isinstance(part.get("shape"), dict) else None
+            for name, form in zip(scale["domain"], scale["range"], strict=True) if scale else ():
+                assert names.setdefault(name, form) == form
+            assert scale is None or scale["domain"] == list(names)[: len(scale["domain"])]
+        for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+            visit(inner)
+
+    visit(figure("tsne", group_runs(read_runs([folder]))).to_dict())
+    assert list(names) == [
+        "test samples (their features or logits)",
+        "global prototypes (FedL2G never sends any)",
+        "guiding vectors",
+    ]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedl2g.report.collect import Group, Run
-from fedl2g.report.figures import draw_loss_increase
+from fedl2g.report.figures import write_figure
 from fedl2g.report.increase import loss_increase, per_round_increase
 from fedl2g.round.record import Accuracy, RoundRecord
 from fedl2g.runs.directory import RunDirectory
@@ -53,7 +53,7 @@ def test_every_method_has_its_increases_and_its_accuracy() -> None:
 
 def test_the_figure_names_the_accuracy_beside_each_method(tmp_path: Path) -> None:
     groups = [Group("fedproto", (run("fedproto", [3, 2, 2.5], [0.1, 0.3, 0.254]),))]
-    path = draw_loss_increase(groups, tmp_path / "increase.svg")
+    path = write_figure("loss-increase", groups, tmp_path / "increase.svg")
     text = path.read_text(encoding="utf-8")
     assert "fedproto (30.0%)" in text
     assert "needs a run of the method `local`" in text
