@@ -322,11 +322,8 @@ def main() -> None:
     parser.add_argument("--into", type=Path, metavar="PAGE", help="replace the tables of this Markdown page")
     options = parser.parse_args()
     study = Study(options.size, options.results, options.only)
-    if options.table:
-        print(tables(study))
-        return
-    if options.into:
-        put_into(options.into, tables(study))
+    if options.table or options.into:
+        put_into(options.into, tables(study)) if options.into else print(tables(study))
         return
     options.work.mkdir(parents=True, exist_ok=True)
     study.folder.mkdir(parents=True, exist_ok=True)

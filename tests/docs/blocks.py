@@ -1,7 +1,7 @@
 """The code blocks of the README and of docs/, and what the comment above each says of it.
 
-A block is run unless a comment stands above it: `<!-- not run: REASON -->`, `<!-- run by FILE -->` (another test does), or
-`<!-- from FILE -->` (lines of that file). A page with the comment `<!-- slow -->` takes too long for `make test`.
+A block is run unless a comment stands above it: `<!-- not run: REASON -->`, `<!-- run by FILE -->` (another test does),
+or `<!-- from FILE -->` (lines of that file). A page with the comment `<!-- slow -->` takes too long for `make test`.
 """
 
 from __future__ import annotations

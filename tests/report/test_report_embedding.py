@@ -92,7 +92,7 @@ def test_kinds_and_forms_are_named_for_the_drawing(folder: Path, tmp_path: Path)
     assert found is not None
     assert found["kinds"] == [
         ["feature", "test samples (their features or logits)", "dot"],
-        ["prototype", "global prototypes (FedL2G never sends any)", "ring"],
+        ["prototype", "global prototypes (of FedL2G: computed here, never sent)", "ring"],
         ["guide", "guiding vectors", "diamond"],
     ]
     assert {point[2] for point in found["points"]} == {"feature", "prototype", "guide"}
@@ -100,28 +100,26 @@ def test_kinds_and_forms_are_named_for_the_drawing(folder: Path, tmp_path: Path)
     assert sent is not None
     assert [kind for kind, _, _ in sent["kinds"]] == ["feature", "prototype"]
 
-    text = write_figure("tsne", group_runs(runs), tmp_path / "tsne.svg").read_text(encoding="utf-8")
+    groups = group_runs(runs)
+    panels = figure("tsne", groups).hconcat
+    titles = [panel.title for panel in panels]  # guiding vectors first
+    assert [title.split(" (")[0] for title in titles] == ["fedl2g-f", "fedl2g-l", "fedproto"]
+    assert titles[1].endswith("(logits, round 2, seed 0)")
+    (points,) = panels[1].data.values
+    assert list(zip(points["x"], points["y"], strict=True)) == [(point[0], point[1]) for point in found["points"]]
+    assert points["label"] == [found["class_names"][point[3]] for point in found["points"]]
+
+    text = write_figure("tsne", groups, tmp_path / "tsne.svg").read_text(encoding="utf-8")
     assert "guiding vectors" in text
     assert "global prototypes (FedL2G never sends any)" in text
-    assert ">class<" in text or "<!-- class -->" in text  # the legend of the classes
+    assert ">class<" in text  # the legend of the classes
 
 
 def test_side_by_side_a_kind_has_one_form(folder: Path) -> None:
     """Panels share one legend: a name that only some of them had would shift the forms of the others."""
-    names: dict[str, str] = {}
-
-    def visit(part: Any) -> None:
-        if isinstance(part, dict):
-            scale = part.get("shape", {}).get("scale") if isinstance(part.get("shape"), dict) else None
-            for name, form in zip(scale["domain"], scale["range"], strict=True) if scale else ():
-                assert names.setdefault(name, form) == form
-            assert scale is None or scale["domain"] == list(names)[: len(scale["domain"])]
-        for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
-            visit(inner)
-
-    visit(figure("tsne", group_runs(read_runs([folder]))).to_dict())
-    assert list(names) == [
-        "test samples (their features or logits)",
-        "global prototypes (FedL2G never sends any)",
-        "guiding vectors",
-    ]
+    panels = figure("tsne", group_runs(read_runs([folder]))).to_dict()["hconcat"]
+    scales = [panel["layer"][0]["encoding"]["shape"]["scale"] for panel in panels]
+    assert [len(scale["domain"]) for scale in scales] == [3, 3, 2]
+    for scale in scales:
+        assert scale["domain"] == scales[0]["domain"][: len(scale["domain"])]
+        assert scale["range"] == scales[0]["range"][: len(scale["range"])]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedl2g.report.collect import Group, Run
-from fedl2g.report.figures import write_figure
+from fedl2g.report.figures import figure, write_figure
 from fedl2g.report.increase import loss_increase, per_round_increase
 from fedl2g.round.record import Accuracy, RoundRecord
 from fedl2g.runs.directory import RunDirectory
@@ -54,6 +55,19 @@ def test_every_method_has_its_increases_and_its_accuracy() -> None:
 def test_the_figure_names_the_accuracy_beside_each_method(tmp_path: Path) -> None:
     groups = [Group("fedproto", (run("fedproto", [3, 2, 2.5], [0.1, 0.3, 0.254]),))]
     path = write_figure("loss-increase", groups, tmp_path / "increase.svg")
-    text = path.read_text(encoding="utf-8")
-    assert "fedproto (30.0%)" in text
-    assert "minus local training" not in text  # no run of the method `local` to compare with
+    assert "fedproto (30.0%)" in path.read_text(encoding="utf-8")
+
+
+def test_the_figure_shows_the_increase_and_beside_it_the_loss_against_local_training() -> None:
+    guided = Group("fedproto", (run("fedproto", [3, 2, 2.5], [0.1, 0.3, 0.2]),))
+    # No panel against local training without a run of it.
+    assert lines(figure("loss-increase", [guided])) == {"fedproto (30.0%)": ([2, 3], [-1, 0.5])}
+
+    local = Group("local", (run("local", [3, 1, 0.5], [0.2, 0.5, 0.4]),))
+    increase, relative = figure("loss-increase", [local, guided]).hconcat
+    assert lines(increase) == {"local (50.0%)": ([2, 3], [-2, -0.5]), "fedproto (30.0%)": ([2, 3], [-1, 0.5])}
+    assert lines(relative) == {"fedproto": ([1, 2, 3], [0, 1, 2])}
+
+
+def lines(chart: Any) -> dict[str, tuple[list[float], list[float]]]:
+    return {row["method"]: (row["x"], row["y"]) for row in chart.data.values}

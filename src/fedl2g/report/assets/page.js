@@ -79,7 +79,7 @@
     if (!name) return;
     const chart = figure.querySelector(".chart");
     chart.onpointerup = () => setTimeout(() => {
-      const range = view.signal("brush").x;
+      const range = view.signal("brush").at;
       const pixels = view.signal("brush_x");
       if (!range || Math.abs(pixels[1] - pixels[0]) < 8) return;
       view.signal("brush_x", [0, 0]).runAsync();

@@ -95,9 +95,19 @@ def _reading(labels: Sequence[str], x: str, form: str, across: alt.X) -> list[An
     rule = (
         alt.Chart()
         .transform_pivot("key", value="y", groupby=["x"])
-        .transform_calculate(tip=text)  # an object: the page shows it as a small table, without what is not there
-        .mark_rule()
-        .encode(x=across, opacity=alt.condition(near, alt.value(0.4), alt.value(0)), tooltip=alt.Tooltip("tip:N"))
+        # The tip is an object: the page shows it as a small table, without what is not there. The brush's range is
+        # that of `at`: of a field named as its channel, Vega-Lite cannot tell pixels from values.
+        .transform_calculate(tip=text, at="datum.x")
+        # What is under the pointer is the rule, or the region nearest to it, whose datum is the rule.
+        .mark_rule(tooltip=alt.ExprRef(expr="datum.tip || datum.datum.tip"))
+        .encode(x=_renamed(across, "at"), opacity=alt.condition(near, alt.value(0.4), alt.value(0)))
         .add_params(near, brush)
     )
     return [rule]
+
+
+def _renamed(channel: alt.X, field: str) -> alt.X:
+    """The same channel of another field."""
+    found: alt.X = channel.copy()
+    found.shorthand = f"{field}:Q"
+    return found
