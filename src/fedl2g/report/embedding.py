@@ -32,7 +32,7 @@ FORMS = {FEATURE: "dot", PROTOTYPE: "ring", GUIDE: "diamond"}  # circles but for
 # The same for every run: panels side by side share a legend, which would mix up the forms of different names.
 NAMES = {
     FEATURE: "test samples (their features or logits)",
-    PROTOTYPE: "global prototypes (of FedL2G: computed here, never sent)",
+    PROTOTYPE: "global prototypes (FedL2G never sends any)",
     GUIDE: "guiding vectors",
 }
 
