@@ -459,14 +459,14 @@ def plot_area(browser: Browser, card: str) -> tuple[float, float, float, float]:
 
 
 def ticks(browser: Browser, card: str) -> list[str]:
-    """The labels of a chart's x axis."""
+    """The labels of a chart's x axis, from left to right."""
     found = browser.run(
         f"return [...document.querySelectorAll('#{card} .role-axis-label')][0].querySelectorAll('text').length ?"
         f"[...document.querySelectorAll('#{card} .role-axis-label')][0].textContent && "
         f"[...[...document.querySelectorAll('#{card} .role-axis-label')][0].querySelectorAll('text')]"
         ".filter(t => t.getAttribute('opacity') != '0').map(t => t.textContent) : []"
     )
-    return [str(text) for text in found]
+    return sorted((str(text) for text in found), key=float)  # a zoom draws those that stay first
 
 
 def test_a_browser_draws_the_page(browser: Browser, report: Path) -> None:

@@ -55,11 +55,11 @@ def embedding(
     colour = alt.Color(
         "label:N",
         scale=alt.Scale(domain=names, range=colours),
-        legend=alt.Legend(title="class", symbolType="circle", columns=1 if len(shown) <= 12 else 2),
+        legend=alt.Legend(title="class", symbolType="circle", symbolOpacity=1, columns=1 if len(shown) <= 12 else 2),
     )
     layers = []
     for _, name, form in kinds:
-        area, opacity = {"dot": (9, 0.55), "ring": (60, 0.95), "star": (150, 1), "diamond": (70, 1)}[form]
+        area, opacity = {"dot": (14, 0.6), "ring": (60, 0.95), "star": (150, 1), "diamond": (70, 1)}[form]
         mark = alt.Chart().transform_filter(alt.FieldEqualPredicate(field="kind", equal=name)).mark_point(
             filled=True, size=area, strokeWidth=0.8,
             stroke=alt.Undefined if form in ("dot", "ring") else look.ink,
