@@ -2,56 +2,96 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
+
+# What is installed, one file each: the package alone, and with the tools of the tests, the site, a release, development.
+PACKAGE := $(VENV)/.package
+TESTS := $(VENV)/.tests
+SITE := $(VENV)/.site
+RELEASE := $(VENV)/.release
+TOOLS := $(VENV)/.tools
+
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
 
 # A new .venv has no byte code yet: the first process writes it, and all others start in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-deployment check format lint types imports bench wheel clean
+.PHONY: demo test test-slow test-deployment check format lint types imports docs bench wheel release clean
 
-demo: $(INSTALLED)
+demo: $(PACKAGE)
 	$(BIN)/fedl2g compare --methods local,fedl2g-l,fedl2g-f --dataset digits --clients 20 --partition dirichlet:0.1 \
 	  --models small --rounds 60 --set method.warmup_rounds=10 --engine workers --workers 2 --out runs/demo
 	@echo "Look at runs/demo/curves.png, or at one run: $(BIN)/fedl2g show runs/demo/fedl2g-f-s0"
 
 # Files in their order: xdist would keep those with few tests for last, and they are the slow ones.
-test: $(INSTALLED)
+test: $(TESTS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The Flower simulation, every kind of kill, and whatever else starts many processes or builds large networks.
-test-slow: $(INSTALLED)
+test-slow: $(TESTS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 # Real SuperLink and SuperNodes with TLS and authentication: minutes of process starts, so not part of `test`.
-test-deployment: $(INSTALLED)
+test-deployment: $(TESTS)
 	$(BIN)/python -m pytest -m deployment tests/flower
 
-check: $(INSTALLED) format lint types imports test
+check: $(TOOLS) format lint types imports docs test
 
-format: $(INSTALLED)
+format: $(TOOLS)
 	$(BIN)/ruff format --check .
 
-lint: $(INSTALLED)
+lint: $(TOOLS)
 	$(BIN)/ruff check .
 
-types: $(INSTALLED)
+types: $(TOOLS)
 	$(BIN)/mypy
 
 # Imports point one way: the map is in pyproject.toml.
-imports: $(INSTALLED)
+imports: $(TOOLS)
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED)
+# The site in build/site. A broken link, or a page that no menu names, is an error.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(SITE)
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "Open build/site/index.html"
+
+bench: $(TESTS)
 	$(BIN)/python benchmarks/bench.py
 
-wheel: $(INSTALLED)
+wheel: $(RELEASE)
 	$(BIN)/python -m build --wheel
+
+# Source and wheel in dist/, checked, and tried as a stranger would: an empty environment, another folder.
+release: $(RELEASE)
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/python tests/docs/try_release.py dist
 
 clean:
 	rm -rf $(VENV) build dist
 
-# A change of the dependencies installs again; otherwise this is done once.
-$(INSTALLED): pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable ".[dev]"
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# A change of the dependencies installs again; otherwise each is done once.
+$(PACKAGE): pyproject.toml | $(BIN)/python
+	$(INSTALL) .
 	touch $@
+
+$(TESTS): $(PACKAGE)
+	$(INSTALL) ".[test]"
+	touch $@
+
+$(SITE): $(PACKAGE)
+	$(INSTALL) ".[docs]"
+	touch $@
+
+$(RELEASE): $(PACKAGE)
+	$(INSTALL) ".[release]"
+	touch $@
+
+$(TOOLS): $(PACKAGE)
+	$(INSTALL) ".[dev]"
+	touch $(TESTS) $(SITE) $(RELEASE) $@

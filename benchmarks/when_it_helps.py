@@ -3,6 +3,7 @@
     python benchmarks/when_it_helps.py --data DIR            # run what is missing; DIR holds the packed image sets
     python benchmarks/when_it_helps.py --only digits         # the embedded digits alone: needs no DIR
     python benchmarks/when_it_helps.py --table               # the Markdown tables of what is there
+    python benchmarks/when_it_helps.py --into docs/when-it-helps.md   # put these tables into the page
     python benchmarks/when_it_helps.py --size full ...       # more rounds, more images, every method with every seed
 
 Each run is a run of the package in this process (inline engine, one thread). Its result is one line of the regime's
@@ -37,6 +38,7 @@ from fedl2g.runs.verdicts import Count, Difference, compare, points
 from fedl2g.setup import Setup, prepare
 
 RESULTS = Path(__file__).parent / "results" / "when-it-helps"
+BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"  # what is between them in a page is replaced
 
 RECOMMENDED: dict[str, Any] = {"quiz": "rotating", "guide_weight": "adaptive", "server_step": "rms"}
 ZEROS = {"guide_init": "zeros"}  # recommended in logit space only
@@ -279,6 +281,15 @@ def tables(study: Study) -> str:
     return "\n".join(lines)
 
 
+def put_into(page: Path, text: str) -> None:
+    """Replace the tables of a page."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        sys.exit(f"{page}: no place for the tables; expected the lines {BEGIN} and {END}; add them")
+    write_text(page, f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+
+
 def _detail(regime: Regime, runs: dict[str, Any], differences: Sequence[Difference]) -> list[str]:
     local = [entry["accuracy"] for key, entry in runs.items() if key.startswith("local | ")]
     lines = [f"### {regime.name}", "", f"Local training: {100 * float(np.mean(local)):.1f} % ({len(local)} seeds).", ""]
@@ -308,10 +319,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="regimes whose name contains this text")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     parser.add_argument("--table", action="store_true", help="print the tables and run nothing")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="replace the tables of this Markdown page")
     options = parser.parse_args()
     study = Study(options.size, options.results, options.only)
-    if options.table:
-        print(tables(study))
+    if options.table or options.into:
+        put_into(options.into, tables(study)) if options.into else print(tables(study))
         return
     options.work.mkdir(parents=True, exist_ok=True)
     study.folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,9 @@ from torch import nn
 
 import fedl2g
 from fedl2g import data as make_data
+from fedl2g.api.frames import history_frame
 from fedl2g.errors import RunError, SettingError
+from fedl2g.round.record import RoundRecord
 
 SETTINGS: dict[str, Any] = {"clients": 2, "rounds": 2, "partition": "iid", "batch_size": 10, "quiet": True}
 GUIDED = {"name": "fedl2g-f", "warmup_rounds": 0}
@@ -55,6 +57,11 @@ def test_the_history_is_the_record_round_by_round(result: fedl2g.Result) -> None
     assert frame.loc[1:, "participants"].tolist() == [2, 2]
     assert frame["up_mb"].iloc[1:].mean() == pytest.approx(result.up_mb_per_round)
     assert "alignment" in frame
+
+
+def test_client_seconds_of_a_round_are_those_of_a_client_that_replied() -> None:
+    record = RoundRecord(1, participants=[0, 1, 2, 3], client_seconds=6.0, replied=3)
+    assert history_frame([record])["client_seconds"].tolist() == [2.0]
 
 
 def test_a_row_a_client(result: fedl2g.Result) -> None:

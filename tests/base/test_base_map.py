@@ -43,7 +43,7 @@ def test_imports_point_one_way() -> None:
 @pytest.mark.parametrize(
     ("module", "planted", "told"),
     [
-        ("data/dataset.py", "import fedl2g.report.page", "fedl2g.datasets is not allowed to import fedl2g.report"),
+        ("datasets/dataset.py", "import fedl2g.report.page", "fedl2g.datasets is not allowed to import fedl2g.report"),
         (
             "privacy/accounting.py",
             "def _lazy():\n    from fedl2g.leakage.probe import probe",

@@ -490,7 +490,7 @@ def test_the_model_of_a_site_is_exported_and_predicts_the_same(fedl2g: Any, hosp
 @pytest.mark.parametrize(
     "command",
     [
-        ("run", *TINY, "--engine", "flower", "--out", "run"),
+        ("run", *TINY, "--method", "local", "--engine", "flower", "--out", "run"),
         ("deploy", "key", "node_key"),
         ("deploy", "check", "site.toml", "--experiment", "experiment.toml"),
     ],

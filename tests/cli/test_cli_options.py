@@ -80,17 +80,17 @@ def test_only_what_was_given_is_laid_over_the_experiment() -> None:
 
 
 def test_set_has_the_last_word_and_reads_toml() -> None:
-    settings = given("--rounds", "3", "--set", "rounds=4", "--set", "method.server_lr=0.5", "--set", "dataset=digits")
-    assert settings.overrides == {"rounds": 4, "method.server_lr": 0.5, "dataset": "digits"}
+    settings = given("--rounds", "60", "--set", "rounds=70", "--set", "method.server_lr=0.5", "--set", "dataset=digits")
+    assert settings.overrides == {"rounds": 70, "method.server_lr": 0.5, "dataset": "digits"}
     experiment = settings.experiment()
-    assert (experiment.rounds, experiment.method.server_lr) == (4, 0.5)  # type: ignore[attr-defined]
+    assert (experiment.rounds, experiment.method.server_lr) == (70, 0.5)  # type: ignore[attr-defined]
 
 
 def test_options_are_laid_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "e.toml"
     file.write_text("rounds = 7\nclients = 5\n[execution]\nprofile = true\n")
-    experiment = given(str(file), "--rounds", "3", "--no-profile").experiment()
-    assert (experiment.rounds, experiment.clients, experiment.execution.profile) == (3, 5, False)
+    experiment = given(str(file), "--rounds", "60", "--no-profile").experiment()
+    assert (experiment.rounds, experiment.clients, experiment.execution.profile) == (60, 5, False)
 
 
 def test_a_method_with_options_of_its_own_keeps_the_others() -> None:

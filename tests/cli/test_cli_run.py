@@ -58,7 +58,7 @@ def test_run_prints_one_json_object_and_leaves_a_run_directory(fedl2g, tmp_path:
 
 
 def test_progress_goes_to_stderr(fedl2g, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedl2g.runs.progress.PLAIN_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("fedl2g.runs.console.PLAIN_EVERY_SECONDS", 0.0)
     outcome = fedl2g("run", *[word for word in TINY if word != "--quiet"], "--method", "local", "--json", "--out", "a")
     assert json.loads(outcome.out)["rounds"] == 2
     assert "round 2/2" in outcome.err

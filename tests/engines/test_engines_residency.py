@@ -120,7 +120,10 @@ def test_what_a_client_takes() -> None:
     targets = half.prototypes  # kept from the first evaluation on, outside any network
     assert bytes_of(half) == fresh + targets.vectors.nbytes + targets.known.nbytes + 4096
     engine.close()
-    for method in ({"name": "fedl2g-f"}, {"name": "local"}):  # views of the images, which all share, count for nothing
+    for method in (
+        {"name": "fedl2g-f", "warmup_rounds": 0},
+        {"name": "local"},
+    ):  # views of the images, which all share, count for nothing
         guided = inline(tiny_setup(models="small_cnn", method=method))
         assert bytes_of(guided.host.half(0)) == fresh
         guided.close()

@@ -77,6 +77,7 @@ CHANGES: dict[str, Any] = {
     "method.warmup_rounds": 1,
     "method.quiz_size": 1,
     "method.guide_init": "zeros",
+    "method.preset": "recommended",
     "method.quiz": "rotating",
     "method.guide_weight": "adaptive",
     "method.adaptive_rate": 1.0,
@@ -89,6 +90,7 @@ HOW = {
     "execution.workers": [1, 3],
     "execution.memory_mb": [100],
     "execution.profile": [True],
+    "execution.keep_best": [False],
     "execution.checkpoint_every": [1, 99],
     "execution.link_seconds": [1.0],
 }

@@ -103,7 +103,11 @@ def traits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def give(**given: bool) -> None:
         values = {"raw_replies": False, "compressed": False, "shares_head": False, **given}
-        monkeypatch.setattr(checks, "get_method", lambda name: SimpleNamespace(traits=SimpleNamespace(**values)))
+        monkeypatch.setattr(
+            checks,
+            "get_method",
+            lambda name: SimpleNamespace(traits=SimpleNamespace(**values), warmup_rounds=lambda options: 0),
+        )
 
     return give
 

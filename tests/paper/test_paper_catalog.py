@@ -116,6 +116,17 @@ def test_every_cell_is_a_valid_experiment(name: str, at: str) -> None:
             assert getattr(getattr(experiment, table), option) == value if option else True, key
 
 
+@pytest.mark.parametrize(
+    ("overrides", "warmup"),
+    [({"rounds": 11}, 10), ({"rounds": 10}, 5), ({"rounds": 1}, 0), ({"rounds": 10, "method.warmup_rounds": 8}, 8)],
+)
+def test_fewer_rounds_shorten_a_preset_warmup_that_would_leave_none(overrides: dict[str, int], warmup: int) -> None:
+    local, *guided = plan(paper_experiment("aggregation"), scale("small"), 1, ["cifar100"], overrides)
+    assert {cell.settings["method.warmup_rounds"] for cell in guided} == {warmup}
+    assert local.settings["rounds"] == overrides["rounds"]
+    assert local.settings.get("method.warmup_rounds") == overrides.get("method.warmup_rounds")
+
+
 def test_equal_cells_of_different_tables_are_one_run() -> None:
     def folders(name: str) -> set[str]:
         return {cell.folder for cell in plan(paper_experiment(name), scale("full"), 1)}

@@ -55,7 +55,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 
 
 def measured(settings: dict[str, object], method: str, folder: Path) -> tuple[float, float]:
-    own = {"name": method, "warmup_rounds": 9} if method.startswith("fedl2g") else method
+    own = {"name": method, "warmup_rounds": 0} if method.startswith("fedl2g") else method
     batch = {"batch_size": 10} if method.startswith("fedl2g") else {}
     fedl2g.run(fedl2g.Experiment(**{**settings, **batch, "method": own}), folder)
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])

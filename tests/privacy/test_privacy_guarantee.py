@@ -18,6 +18,7 @@ from fedl2g.payload import Payload, Specification, class_vector_spec
 from fedl2g.privacy.accounting import epsilon_spent
 from fedl2g.round.sampler import Poisson
 from fedl2g.runs.directory import RunDirectory
+from method_settings import without_warmup
 from puppets import Puppets, puppet_federation
 
 CLASSES, FEATURES = 60, 64  # so many that a deviation is measured to 2 %
@@ -43,7 +44,7 @@ def test_every_built_in_method_is_protected_or_refused_or_sends_nothing() -> Non
         assert not traits.compressed
 
 
-def _experiment(method: str, noise: str, **settings: Any) -> Experiment:
+def _experiment(method: str | dict[str, Any], noise: str, **settings: Any) -> Experiment:
     return Experiment(
         **{
             "method": method,
@@ -114,7 +115,7 @@ def _is_the_stated_noise(noise: torch.Tensor, deviation: float) -> None:
 @pytest.mark.parametrize("method", SENDING)
 def test_a_method_gets_the_sum_with_the_stated_noise_and_nothing_else(method: str, place: str) -> None:
     say = _speaker(method)
-    federation, engine, seen = _watched(_experiment(method, place), say)
+    federation, engine, seen = _watched(_experiment(without_warmup(method), place), say)
     received = federation.server.broadcast(1)
     federation.run()
     (combined,) = seen
@@ -139,7 +140,7 @@ def test_a_method_gets_the_sum_with_the_stated_noise_and_nothing_else(method: st
 @pytest.mark.parametrize("method", [name for name in SENDING if name != "fedgh"])  # which holds a head trained on it
 def test_what_the_server_holds_has_the_stated_noise(method: str, place: str) -> None:
     say = _speaker(method)
-    options: Any = {"name": method, "server_lr": 1.0} if method.startswith("fedl2g") else method
+    options: Any = {"name": method, "server_lr": 1.0, "warmup_rounds": 0} if method.startswith("fedl2g") else method
     federation, engine = puppet_federation(_experiment(options, place), say, classes=CLASSES, feature_dim=FEATURES)
     before = federation.server.broadcast(1)
     federation.run()
@@ -234,7 +235,9 @@ TINY: dict[str, Any] = {
 
 @pytest.mark.parametrize("method", ["local", "lg-fedavg", "fedgh", "feddistill", "fedproto", "fedl2g-l"])
 def test_a_run_records_what_it_spent(method: str, tmp_path: Path) -> None:
-    experiment = Experiment(**TINY, method=method, privacy={"clip": 1.0, "epsilon": 5.0, "denominator": "counted"})
+    experiment = Experiment(
+        **TINY, method=without_warmup(method), privacy={"clip": 1.0, "epsilon": 5.0, "denominator": "counted"}
+    )
     result = fedl2g.run(experiment, tmp_path / "run")
     rounds = RunDirectory.open(tmp_path / "run").history()[1:]
     spent = [record.privacy["epsilon"] for record in rounds]

@@ -91,8 +91,8 @@ def test_kinds_and_forms_are_named_for_the_drawing(folder: Path, tmp_path: Path)
     found = embedding.embed(next(run for run in runs if run.method == "fedl2g-l"))
     assert found is not None
     assert found["kinds"] == [
-        ["feature", "logits of test samples", "dot"],
-        ["prototype", "global prototypes (computed here, never sent)", "ring"],
+        ["feature", "test samples (their features or logits)", "dot"],
+        ["prototype", "global prototypes (of FedL2G: computed here, never sent)", "ring"],
         ["guide", "guiding vectors", "diamond"],
     ]
     assert {point[2] for point in found["points"]} == {"feature", "prototype", "guide"}
@@ -111,5 +111,15 @@ def test_kinds_and_forms_are_named_for_the_drawing(folder: Path, tmp_path: Path)
 
     text = write_figure("tsne", groups, tmp_path / "tsne.svg").read_text(encoding="utf-8")
     assert "guiding vectors" in text
-    assert "global prototypes (sent)" in text
+    assert "global prototypes (FedL2G never sends any)" in text
     assert ">class<" in text  # the legend of the classes
+
+
+def test_side_by_side_a_kind_has_one_form(folder: Path) -> None:
+    """Panels share one legend: a name that only some of them had would shift the forms of the others."""
+    panels = figure("tsne", group_runs(read_runs([folder]))).to_dict()["hconcat"]
+    scales = [panel["layer"][0]["encoding"]["shape"]["scale"] for panel in panels]
+    assert [len(scale["domain"]) for scale in scales] == [3, 3, 2]
+    for scale in scales:
+        assert scale["domain"] == scales[0]["domain"][: len(scale["domain"])]
+        assert scale["range"] == scales[0]["range"][: len(scale["range"])]

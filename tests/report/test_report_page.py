@@ -10,10 +10,8 @@ import json
 import re
 import shutil
 import statistics
-import subprocess
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -24,6 +22,7 @@ import pytest
 from click.testing import CliRunner
 
 import fedl2g
+from browser import Browser, show, started_browser
 from fedl2g.cli import app
 from fedl2g.cli.report import FIGURES
 from fedl2g.errors import FedL2GError
@@ -187,7 +186,7 @@ def test_charts_show_the_numbers_of_the_records(report: Path, folder: Path) -> N
     counts = rows(data, "partition")[0]["samples"]
     assert sum(counts) == 240
     kinds = set(rows(data, "embedding")[0]["kind"])
-    assert {"guiding vectors", "features of test samples"} < kinds
+    assert {"guiding vectors", "test samples (their features or logits)"} < kinds
 
 
 def test_differences_are_those_of_the_verdicts(report: Path, folder: Path) -> None:
@@ -361,88 +360,10 @@ def test_no_runs_is_a_clear_error(tmp_path: Path) -> None:
         write_report([tmp_path], tmp_path / "report.html")
 
 
-class Browser:
-    """A few calls of the W3C WebDriver protocol: enough to look at a page in headless chromium."""
-
-    def __init__(self, address: str, profile: Path) -> None:
-        flags = (
-            "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-            f"--disable-component-update --disable-sync --window-size=1200,900 --user-data-dir={profile}"
-        )
-        self.address = address
-        options = {"args": flags.split(), "binary": shutil.which("chromium")}
-        wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-        session = self._call("/session", {"capabilities": {"alwaysMatch": wanted}})
-        self.address = f"{address}/session/{session['sessionId']}"
-
-    def _call(self, path: str, body: dict[str, Any] | None, method: str = "POST") -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return json.load(answer)["value"]
-
-    def open(self, page: Path) -> None:
-        self._call("/url", {"url": page.resolve().as_uri()})
-
-    def run(self, script: str) -> Any:
-        return self._call("/execute/sync", {"script": script, "args": []})
-
-    def messages(self) -> list[str]:
-        """Errors; Vega-Lite warns of sizes that it chooses itself."""
-        found = self._call("/se/log", {"type": "browser"})
-        return [entry["message"] for entry in found if entry["level"] == "SEVERE"]
-
-    def move_mouse(self, x: int, y: int) -> None:
-        self._mouse(_move(x, y))
-
-    def drag_mouse(self, x: int, y: int, to: int) -> None:
-        """Press the button at (x, y), move sideways in steps and let go."""
-        steps = [_move(x + (to - x) * step // 4, y) for step in range(1, 5)]
-        self._mouse(_move(x, y), {"type": "pointerDown", "button": 0}, *steps, {"type": "pointerUp", "button": 0})
-
-    def double_click(self, x: int, y: int) -> None:
-        click = [{"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}]
-        self._mouse(_move(x, y), *click, *click)
-
-    def _mouse(self, *actions: dict[str, Any]) -> None:
-        pointer = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": actions}
-        self._call("/actions", {"actions": [pointer]})
-
-    def close(self) -> None:
-        self._call("", None, "DELETE")
-
-
-def _move(x: int, y: int) -> dict[str, Any]:
-    return {"type": "pointerMove", "x": x, "y": y, "duration": 0}
-
-
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
-    driver = shutil.which("chromedriver")
-    if driver is None or shutil.which("chromium") is None:
-        pytest.skip("needs Debian's chromium and chromium-driver")
-    with subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        port = None
-        for line in process.stdout:
-            if match := re.search(r"started successfully on port (\d+)", line):
-                port = match[1]
-                break
-        assert port is not None, "chromedriver did not start"
-        try:
-            found = Browser(f"http://127.0.0.1:{port}", tmp_path / "profile")
-            yield found
-            found.close()
-        finally:
-            process.terminate()
-
-
-def show(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    deadline = time.monotonic() + 60
-    while not browser.run("return document.body.dataset.ready"):
-        assert time.monotonic() < deadline, browser.messages()
-        time.sleep(0.2)
+    with started_browser(tmp_path / "profile") as found:
+        yield found
 
 
 def curves_of(browser: Browser, card: str) -> int:

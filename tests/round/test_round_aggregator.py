@@ -21,7 +21,7 @@ from puppets import Puppets, number_and_round, puppet_federation, server_of
 
 
 def _world(method: str, aggregation: Any = "mean", **settings: Any) -> tuple[ServerHalf[Any], Aggregator]:
-    options = {"server_lr": 1.0} if method == "fedl2g-f" else {}
+    options = {"server_lr": 1.0, "warmup_rounds": 0} if method == "fedl2g-f" else {}
     experiment = Experiment(
         method={"name": method, **options, **settings}, models="small_cnn", aggregation=aggregation, seed=1, rounds=5
     )

@@ -18,7 +18,7 @@ RESULTS = [Evaluation(0, 10, 5, {"head": 4}), Evaluation(1, 30, 24, {"head": 12}
 
 
 def _evaluator(groups: dict[str, frozenset[int]] | None = None, **settings: Any) -> Evaluator:
-    return Evaluator(Experiment(**{"clients": 5, "rounds": 7, **settings}), groups or {})
+    return Evaluator(Experiment(**{"clients": 5, "rounds": 7, "method": "local", **settings}), groups or {})
 
 
 def test_it_is_due_before_the_first_round_every_few_rounds_and_after_the_last() -> None:

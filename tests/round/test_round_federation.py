@@ -149,7 +149,7 @@ def test_participants_are_drawn_without_replacement_and_anew_each_round() -> Non
     assert len({tuple(chosen) for chosen in asked}) == 40
     assert {client for chosen in asked for client in chosen} == set(range(50))
     assert asked == [federation.policies.sampler.draw(round) for round in range(1, 41)]
-    again = federation_of(clients=50, participation=0.3, method="fedl2g-l", execution={"engine": "workers"})
+    again = federation_of(clients=50, participation=0.3, method="local", execution={"engine": "workers"})
     assert [again.policies.sampler.draw(round) for round in range(1, 41)] == asked
     other_seed = federation_of(clients=50, participation=0.3, seed=1)
     assert other_seed.policies.sampler.draw(1) != asked[0]
@@ -330,7 +330,7 @@ def test_a_run_whose_clients_all_diverge_is_recorded_as_diverged(
     result = fedl2g.run(experiment, tmp_path / "run")
     assert (result.status, result.rounds) == ("diverged", 2)
     assert fedl2g.run(experiment, tmp_path / "run") == result
-    assert RunDirectory.open(tmp_path / "run").result() == result
+    assert fedl2g.load(tmp_path / "run") == result
 
 
 def test_one_diverging_client_does_not_end_the_run(

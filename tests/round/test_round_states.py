@@ -15,6 +15,7 @@ from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.payload import Payload
 from fedl2g.round.record import RoundRecord
+from method_settings import without_warmup
 from puppets import Say, number_and_round, puppet_federation
 
 ROUNDS = 14
@@ -149,7 +150,12 @@ def test_the_server_where_nobody_replied(method: str) -> None:
         return {"ids": torch.arange(2), "rows": torch.randn(2, 2 if method == "fedl2g-l" else 8, generator=generator)}
 
     make = _maker(
-        say, method=method, models="small_cnn", participation=0.2, availability={"dropout_after": 0.6}, rounds=10
+        say,
+        method=without_warmup(method),
+        models="small_cnn",
+        participation=0.2,
+        availability={"dropout_after": 0.6},
+        rounds=10,
     )
     whole = _same_from_everywhere(make)
     silent = [record.round for record in whole.history[1:] if not record.client_losses]

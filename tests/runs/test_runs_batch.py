@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from fedl2g import setup
 from fedl2g.errors import FedL2GError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.models import calibration
-from fedl2g.runs import execute
+from fedl2g.runs import batch, execute
 from fedl2g.runs.batch import run_all
 from fedl2g.runs.comparison import Comparison
 from fedl2g.runs.directory import RunDirectory, find_runs
@@ -106,17 +107,19 @@ def test_of_runs_in_processes_of_their_own_one_may_fail(tmp_path: Path, monkeypa
     def ends(code: int) -> Any:
         def process(command: list[str], **_: Any) -> Any:
             said = json.dumps(RESULT) if "good" in command[command.index("--out") + 1] else ""
-            return subprocess.CompletedProcess(command, 0 if said else code, said, "" if said else "fedl2g: why\n")
+            communicate = lambda: (said, "" if said else "fedl2g: why\n")  # noqa: E731
+            return SimpleNamespace(returncode=0 if said else code, communicate=communicate)
 
         return process
 
     experiments = {tmp_path / name: Experiment(**TINY, method="local") for name in ("bad", "good")}
     failures: dict[Path, FedL2GError] = {}
-    monkeypatch.setattr(subprocess, "run", ends(2))
+    monkeypatch.setattr(batch, "process_ended", lambda process: None)
+    monkeypatch.setattr(batch, "start_process", ends(2))
     assert [path.name for path, _ in run_all(experiments, jobs=2, failed=failures.__setitem__)] == ["good"]
     assert [str(error) for error in failures.values()] == [f"{tmp_path / 'bad'}: the run failed: why"]
     with pytest.raises(FedL2GError, match="why"):
         dict(run_all(experiments, jobs=2))
-    monkeypatch.setattr(subprocess, "run", ends(130))  # one that was interrupted ends the others too
-    with pytest.raises(execute.Interrupted, match="why"):
+    monkeypatch.setattr(batch, "start_process", ends(130))  # one that was interrupted ends the others too
+    with pytest.raises(execute.Interrupted, match="same command"):
         dict(run_all(experiments, jobs=2, failed=failures.__setitem__))

@@ -39,8 +39,6 @@ def test_guiding_gradients_are_extra_passes_and_warm_up_rounds_train_nothing() -
     three = {**ONE, "rounds": 3}
     guided = Experiment(**three, method={"name": "fedl2g-f", "warmup_rounds": 2})
     assert estimate_seconds(guided) == pytest.approx(PLAIN + EVALUATION + 3 * 3 * 20 * 0.01)
-    endless = Experiment(**three, method={"name": "fedl2g-f", "warmup_rounds": 9})
-    assert estimate_seconds(endless) == pytest.approx(3 * 3 * 20 * 0.01)
 
 
 @pytest.mark.usefixtures("registries_as_found")

@@ -592,7 +592,7 @@ def test_ctrl_c_in_the_last_round_has_nothing_to_interrupt(tiny: Tiny, tmp_path:
     experiment = tiny(models="small_cnn", rounds=2)
     result = fedl2g.run(experiment, tmp_path / "run", [PressCtrlC(1, round=2)])
     assert (result.status, result.rounds) == ("finished", 2)
-    assert RunDirectory(tmp_path / "run").result() == result
+    assert fedl2g.load(tmp_path / "run") == result
 
 
 @pytest.mark.usefixtures("_ctrl_c_as_before")
@@ -653,7 +653,7 @@ def test_other_data_under_the_same_name_is_refused(half_done: Path) -> None:
 
 
 def test_a_place_that_is_no_run_directory_is_refused_or_used_if_empty(tiny: Tiny, tmp_path: Path) -> None:
-    experiment = tiny(models="small_cnn", rounds=1)
+    experiment = tiny(models="small_cnn", method="local", rounds=1)
     (tmp_path / "file").touch()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fedl2g.models.catalog import resolve_models
-from fedl2g.round.record import MB, RoundRecord, selected_record
+from fedl2g.round.record import MB, RoundRecord, seconds_per_client, selected_record
 
 if TYPE_CHECKING:
     from fedl2g.runs.directory import RunDirectory
@@ -74,6 +74,6 @@ def _round_row(record: RoundRecord) -> dict[str, Any]:
         "refused": len(record.refused),
         "up_mb": record.up_bytes / MB,
         "down_mb": record.down_bytes / MB,
-        "client_seconds": record.client_seconds / len(record.participants) if record.participants else None,
+        "client_seconds": seconds_per_client([record]),
         "server_seconds": record.server_seconds,
     }

@@ -25,22 +25,12 @@ from fedl2g.errors import SettingError
     "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="The port of the page; 0: any free one."
 )
 @click.option("--browser/--no-browser", default=True, show_default=True, help="Open the page in a browser.")
-@click.option("--once", is_flag=True, help="Write the page as it is now to a file, and end.")
-@click.option(
-    "-o",
-    "--out",
-    "--output",
-    "output",
-    type=PATH,
-    default=Path("watch.html"),
-    show_default=True,
-    help="The HTML file of --once.",
-)
+@click.option("--once", metavar="FILE", type=PATH, help="Write the page as it is now to this HTML file, and end.")
 @trust_option
 @json_option
 @quiet_option
 def watch_runs(
-    path: Path, port: int, browser: bool, once: bool, output: Path, trust: bool, as_json: bool, quiet: bool
+    path: Path, port: int, browser: bool, once: Path | None, trust: bool, as_json: bool, quiet: bool
 ) -> None:
     """Follow runs on a page in your browser as they go; Ctrl-C ends the page, never a run.
 
@@ -50,12 +40,20 @@ def watch_runs(
     from fedl2g.watch.follower import Follower
     from fedl2g.watch.found import Watched
 
-    if path.exists() and not path.is_dir():
-        raise SettingError(f"{path}: a file; expected a run directory or a folder of runs")
+    if not path.is_dir():
+        found = "a file" if path.exists() else "no such folder"
+        raise SettingError(
+            f"{path}: {found}; expected a run, a comparison or a folder of runs, which may still be empty; `fedl2g "
+            "list` shows the runs"
+        )
     follower = Follower(Watched(path, trust=trust))
-    if once:
-        _write(follower.state().page(), output)
-        print_json({"page": str(output)}) if as_json else print_line(str(output))
+    if once is not None:
+        state = follower.state()
+        if not state.content.runs:
+            problems = state.problems or [f"{path}: no runs found; start one with `fedl2g run`"]
+            raise SettingError("\n".join(problems))
+        _write(state.page(), once)
+        print_json({"page": str(once)}) if as_json else print_line(str(once))
         return
     from fedl2g.watch.serving import PageServer
 
@@ -84,7 +82,7 @@ def _write(text: str, output: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_text(output, text, durable=False)
     except OSError as error:
-        raise SettingError(f"{output}: cannot be written ({reason_of(error)}); choose another --output") from error
+        raise SettingError(f"{output}: cannot be written ({reason_of(error)}); choose another file") from error
 
 
 def _has_screen() -> bool:

@@ -73,7 +73,7 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path, images: Tenso
     import onnx
     import onnxruntime
 
-    distances = {torch.ops.aten._cdist_forward.default: _distances}  # which ONNX lacks
+    distances = {torch.ops.aten.cdist.default: _distances}  # which ONNX lacks
     exported = torch.onnx.export(
         program.run_decompositions(distances),
         (images,),
@@ -104,7 +104,7 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path, images: Tenso
     return path
 
 
-def _distances(rows: Tensor, others: Tensor, p: float, compute_mode: int | None) -> Tensor:
+def _distances(rows: Tensor, others: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
     """The Euclidean distances between the rows of two matrices (p is 2), by operations that every runtime has."""
     return (rows[:, None] - others[None]).square().sum(-1).sqrt()
 

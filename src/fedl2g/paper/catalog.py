@@ -195,9 +195,19 @@ def plan(
     for number in range(at.seeds if seeds is None else seeds):
         for method, column in narrow(experiment, only).cells():
             defaults = content["defaults"] | content["method_defaults"].get(method, {})
-            settings = at.apply(column, method, defaults) | dict(overrides or {})
+            settings = _shorter_warmup(at.apply(column, method, defaults), dict(overrides or {}))
             result.append(Cell(method, column.name, at.first_seed + number, settings))
     return result
+
+
+def _shorter_warmup(settings: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """The settings with the user's; a preset warm-up that the user's `rounds` leave no room for takes half of them."""
+    warmup = "method.warmup_rounds"
+    if "rounds" in overrides and warmup in settings:
+        rounds = int(overrides["rounds"])
+        if settings[warmup] >= rounds:
+            settings = settings | {warmup: rounds // 2}
+    return settings | overrides
 
 
 def narrow(experiment: PaperExperiment, only: Iterable[str]) -> PaperExperiment:

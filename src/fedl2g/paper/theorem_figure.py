@@ -11,7 +11,7 @@ import altair as alt
 from fedl2g.paper.convergence import Convergence, ConvergenceStudy
 from fedl2g.paper.theorem import LEFT_OUT
 from fedl2g.report.charts.curves import curves
-from fedl2g.report.charts.parts import OWN_LEGENDS, Panel, beside
+from fedl2g.report.charts.parts import OWN_LEGENDS, Panel
 from fedl2g.report.charts.render import write_chart
 from fedl2g.report.charts.theme import ACCENT, Look, Style
 
@@ -26,12 +26,12 @@ def draw_convergence(found: ConvergenceStudy, path: Path) -> Path:
     return write_chart(convergence_chart(found), Look(), path)
 
 
-def convergence_chart(found: ConvergenceStudy) -> alt.VConcatChart:
+def convergence_chart(found: ConvergenceStudy) -> alt.ConcatChart:
     """The figure as a chart."""
-    rows = [beside([draw(run) for run in found.runs], own_legends=True) for draw in (_theorem_2, _theorem_1)]
+    panels = [draw(run) for draw in (_theorem_2, _theorem_1) for run in found.runs]
     note = textwrap.wrap(f"What lemma 2 leaves out: {LEFT_OUT}", 75 * len(found.runs))
     title = alt.TitleParams(text=note, orient="bottom", fontSize=10, fontWeight="normal", anchor="start")
-    return alt.vconcat(*rows, title=title, resolve=OWN_LEGENDS)
+    return alt.concat(*panels, columns=len(found.runs), title=title, resolve=OWN_LEGENDS)
 
 
 def _theorem_2(run: Convergence) -> Panel:
@@ -41,7 +41,7 @@ def _theorem_2(run: Convergence) -> Panel:
         _lines(named),
         Look(styles),
         x="T (rounds)",
-        y="average over T rounds of the sum over steps of |grad L|²",
+        y="sum over steps of |grad L|², mean over T",
         form="~g",
         logarithmic="xy",
         title=f"Theorem 2, eta_s = {run.problem.server_lr:g}",
@@ -53,7 +53,7 @@ def _theorem_1(run: Convergence) -> Panel:
     named = {}
     for name, drift in run.drifts().items():
         slacks = run.slacks(drift)
-        named[f"{name}: holds in {sum(slack >= 0 for slack in slacks)} of {len(slacks)}"] = slacks
+        named[f"{name}: {sum(slack >= 0 for slack in slacks)} of {len(slacks)}"] = slacks
     return curves(
         _lines(named),
         Look(dict(zip(named, BOUNDS, strict=True))),
@@ -61,7 +61,7 @@ def _theorem_1(run: Convergence) -> Panel:
         y="slack: bound minus measured loss",
         form="~g",
         zero=True,
-        title=f"Theorem 1, eta_s = {run.problem.server_lr:g}",
+        title=f"Theorem 1, eta_s = {run.problem.server_lr:g} (below: rounds in which it holds)",
         size=_SIZE,
     )
 

@@ -87,13 +87,13 @@ def read_runs(paths: Iterable[Path], *, trust: bool = False) -> list[Run]:
     """The runs in these directories and in folders of runs; one that names code is refused unless it is trusted."""
     found: dict[Path, Run] = {}
     for path in paths:
-        for run in _in_order(path, find_runs(path)) or [RunDirectory(path)]:
+        for run in in_order(path, find_runs(path)) or [RunDirectory(path)]:
             directory = RunDirectory.open(run.path, trust=trust)
             found.setdefault(directory.path.resolve(), _read(directory))
     return list(found.values())
 
 
-def _in_order(folder: Path, runs: list[RunDirectory]) -> list[RunDirectory]:
+def in_order(folder: Path, runs: list[RunDirectory]) -> list[RunDirectory]:
     """The runs of a comparison in the order in which its methods were given; other runs as they were started."""
     try:
         methods = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["methods"]

@@ -29,6 +29,12 @@ BATCH = 250
 
 FEATURE, PROTOTYPE, GUIDE = "feature", "prototype", "guide"
 FORMS = {FEATURE: "dot", PROTOTYPE: "ring", GUIDE: "diamond"}  # circles but for guiding vectors, in order of drawing
+# The same for every run: panels side by side share a legend, which would mix up the forms of different names.
+NAMES = {
+    FEATURE: "test samples (their features or logits)",
+    PROTOTYPE: "global prototypes (FedL2G never sends any)",
+    GUIDE: "guiding vectors",
+}
 
 
 @dataclass(frozen=True)
@@ -74,15 +80,10 @@ def embed(run: Run) -> dict[str, Any] | None:
                 kinds.append(kind)
     if len(rows) < MIN_POINTS:
         return None
-    names = {
-        FEATURE: f"{found.space} of test samples",
-        PROTOTYPE: "global prototypes (computed here, never sent)" if _guided(run) else "global prototypes (sent)",
-        GUIDE: "guiding vectors",
-    }
     return {
         "round": found.round,
         "space": found.space,
-        "kinds": [[kind, names[kind], form] for kind, form in FORMS.items() if kind in kinds],
+        "kinds": [[kind, NAMES[kind], form] for kind, form in FORMS.items() if kind in kinds],
         "classes": sorted(shown),
         "class_names": list(found.class_names),
         "points": [

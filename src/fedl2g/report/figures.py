@@ -64,7 +64,7 @@ def _with_accuracy(label: str, accuracies: Mapping[str, Any]) -> str:
 
 
 def _communication(groups: Sequence[Group], look: Look) -> Panels:
-    """Megabytes and seconds per round by method, summed over participants."""
+    """Megabytes per round by method (all participants), and seconds of a client and of the server."""
     return beside(
         [
             drawings.communication(groups, look, title="Communication per round"),

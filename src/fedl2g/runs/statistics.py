@@ -23,8 +23,8 @@ after the other, and what both redraws contain is subtracted once. Three correct
   test samples weigh more, and (sum n)^2 / sum n^2 (Kish) is how many equal clients would be worth as much.
 
 Plain percentiles of the redraws would cover the truth too rarely: of three seeds, one redraw in nine is one seed three
-times. Shorter intervals from few seeds would need an assumption on how much seeds differ. `make test-statistics`
-measures the coverage.
+times. Shorter intervals from few seeds would need an assumption on how much seeds differ. The coverage is
+measured by `python tests/runs/simulated_comparisons.py` (docs/statistics.md).
 """
 
 from __future__ import annotations

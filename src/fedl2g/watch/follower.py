@@ -26,6 +26,7 @@ class State:
     version: int
     content: Content
     extra: Extra
+    problems: list[str]  # of runs that cannot be read
 
     def fragment(self) -> dict[str, Any]:
         """What changes on the page."""
@@ -69,14 +70,17 @@ class Follower:
         try:
             return self._shown(version, title, found)
         except (FedL2GError, OSError) as error:  # a run was removed between two reads
-            return self._shown(version, title, Found([], [*found.problems, f"{error}."]))
+            return self._shown(version, title, Found([], [*found.problems, str(error)]))
 
     def _shown(self, version: int, title: str, found: Found) -> State:
         self._pace.see(found.runs)
-        content = collect(found.runs, title=title, tsne=False, notes=found.problems)
+        notes = [f"{problem}." for problem in found.problems]
+        if not found.runs:
+            notes.append("No runs yet; the page fills as soon as there is one.")
+        content = collect(found.runs, title=title, tsne=False, notes=notes)
         extra = Extra(
             top=now_section(content, self._pace),
             sections=(client_section(content),),
             bottom=log_section(content.runs),
         )
-        return State(version, content, extra)
+        return State(version, content, extra, found.problems)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedl2g.errors import FedL2GError
-from fedl2g.report.collect import Run, read_runs
+from fedl2g.report.collect import Run, in_order, read_runs
 from fedl2g.runs.directory import RunDirectory, find_runs
 
 LOG = "log.txt"  # of the coordinator of a deployment
@@ -30,6 +30,7 @@ class Watched:
     def __init__(self, path: Path, *, trust: bool = False) -> None:
         self.path = path
         self.trust = trust
+        self._known: dict[Path, tuple[Hashable, Run]] = {}
 
     def stamp(self) -> Hashable:
         """Equal as long as nothing changed: the sizes and times of the files, and who is being worked on."""
@@ -37,23 +38,29 @@ class Watched:
         return self.path.is_dir(), comparison, tuple(map(_run_stamp, find_runs(self.path)))
 
     def read(self) -> Found:
-        """Read everything; a run that is damaged, half written or not trusted is a sentence."""
+        """Read what changed; a run that is damaged, half written or not trusted is a sentence."""
         if not self.path.is_dir():
-            return Found([], [f"{self.path}: no such folder yet; the page fills as soon as there is one."])
+            return Found([], [f"{self.path}: no such folder any more"])
         problems = []
         readable = []
-        for directory in find_runs(self.path):
+        for directory in in_order(self.path, find_runs(self.path)):
             try:
-                RunDirectory.open(directory.path, trust=self.trust)
-                readable += read_runs([directory.path], trust=self.trust)
+                readable.append(self._run(directory))
             except FedL2GError as error:
-                problems.append(f"{error}.")
-        if not readable and not problems:
-            problems = [f"{self.path}: no runs yet; the page fills as soon as there is one."]
-        return Found(sorted(readable, key=self._place), problems)
+                problems.append(str(error))
+        return Found(readable, problems)
 
-    def _place(self, run: Run) -> tuple[str, str]:
-        return str(run.directory.about()["created"]), str(run.directory.path)
+    def _run(self, directory: RunDirectory) -> Run:
+        """The run as it was read before, unless its files have changed: a table of a paper has hundreds of runs."""
+        stamp = _run_stamp(directory)
+        before, run = self._known.get(directory.path, (None, None))
+        if run is None or stamp != before:
+            (found,) = read_runs([directory.path], trust=self.trust)
+            if run is None and not found.directory.deployed:
+                found.directory.partition()  # which never changes; one that cannot be read is the run's own problem
+            self._known[directory.path] = stamp, found
+            return found
+        return run
 
 
 def _run_stamp(run: RunDirectory) -> Hashable:

@@ -38,8 +38,8 @@ class Pace:
 
     def seconds_per_round(self, run: Run) -> float | None:
         """Seconds of a round; before two rounds were seen, the recorded seconds of its parts, one after another."""
-        seen = self._seen.get(run.directory.path, ())
-        if len(seen) > 1:
+        seen = self._seen.get(run.directory.path)
+        if seen is not None and len(seen) > 1:
             return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
         recorded = [_seconds(record) for record in run.history if record.round > 0][-_ROUNDS:]
         return sum(recorded) / len(recorded) if recorded else None

@@ -5,6 +5,7 @@
   const zooms = new Map(); // name of a zoom -> [from, to]
   const chosen = new Map(); // card -> the chart that the reader chose
   const views = new Map(); // card -> its view
+  const drawn = new Map(); // card -> the chart that it shows, as text
   let methods = [], charts = {};
   let drawing = 0;
 
@@ -93,7 +94,7 @@
     const place = figure.querySelector(".tools");
     place.replaceChildren();
     if (charts[figure.id].length > 1) {
-      const choice = make("select", { "aria-label": "which chart", onchange: () => { chosen.set(figure.id, choice.selectedIndex); draw(figure); } },
+      const choice = make("select", { "aria-label": "which chart", onchange: () => { chosen.set(figure.id, choice.selectedIndex); choice.blur(); draw(figure); } },
         ...charts[figure.id].map((chart) => make("option", {}, chart.name)));
       choice.selectedIndex = charts[figure.id].indexOf(shown(figure.id));
       place.append(choice);
@@ -104,14 +105,15 @@
   // A chart that is drawn again takes the place of the old one when it is ready, so that a live page does not flicker.
   async function draw(figure) {
     tools(figure);
-    const chart = figure.querySelector(".chart"), fresh = make("div");
+    const chart = figure.querySelector(".chart"), fresh = make("div"), wanted = shown(figure.id);
     chart.append(fresh);
     // `ast`: expressions are interpreted, since the page's policy forbids to compile text.
-    const found = await vegaEmbed(fresh, shown(figure.id).spec, { mode: "vega-lite", actions: false, renderer: "svg", ast: true, logLevel: 1, tooltip: { theme: "page" } });
+    const found = await vegaEmbed(fresh, wanted.spec, { mode: "vega-lite", actions: false, renderer: "svg", ast: true, logLevel: 1, tooltip: { theme: "page" } });
     for (const old of [...chart.children]) if (old !== fresh) old.remove();
     const before = views.get(figure.id);
     if (before) before.finalize();
     views.set(figure.id, found.view);
+    drawn.set(figure.id, JSON.stringify(wanted));
     set(found.view, "hidden", [...hidden]);
     followZoom(figure, found.view);
   }
@@ -160,28 +162,64 @@
     }
   }
 
+  // Puts the new text in place of the old; what the reader opened, scrolled to or is pointing at stays as it is.
+  function replaceMain(text) {
+    const old = document.querySelector("main"), fresh = make("main");
+    fresh.innerHTML = text; // written by the page's own server, with all foreign text escaped
+    const pairs = (selector) => { const before = [...old.querySelectorAll(selector)]; return [...fresh.querySelectorAll(selector)].map((one, n) => [one, before[n]]); };
+    for (const [one, before] of pairs("details")) one.open = Boolean(before && before.open);
+    for (const figure of fresh.querySelectorAll(".card")) { // the drawn charts stay until the new ones are ready
+      const before = document.getElementById(figure.id);
+      if (before) figure.querySelector(".chart").append(...before.querySelector(".chart").childNodes);
+    }
+    const scrolled = pairs(".scroll, .log").map(([one, before]) => [one, before ? before.scrollLeft : 0,
+      before && before.scrollHeight - before.clientHeight - before.scrollTop > 4 ? before.scrollTop : -1]);
+    old.replaceWith(fresh);
+    for (const [one, left, top] of scrolled) { one.scrollLeft = left; one.scrollTop = top < 0 ? one.scrollHeight : top; }
+  }
+
+  const controls = () => [...document.querySelectorAll("main button, main select, main summary")];
   async function update(fragment) {
     const turn = ++drawing;
+    const focus = controls().indexOf(document.activeElement);
+    const pointed = document.querySelector(".chart:hover")?.parentElement.id;
     ({ methods, charts } = fragment);
-    if (fragment.main !== undefined) {
-      const fresh = make("main");
-      fresh.innerHTML = fragment.main; // written by the page's own server, with all foreign text escaped
-      const open = [...document.querySelectorAll("details")].map((one) => one.open);
-      [...fresh.querySelectorAll("details")].forEach((one, n) => { one.open = Boolean(open[n]); });
-      for (const figure of fresh.querySelectorAll(".card")) { // keep the drawn charts until the new ones are ready
-        const old = document.getElementById(figure.id);
-        if (old) figure.querySelector(".chart").append(...old.querySelector(".chart").childNodes);
-      }
-      document.querySelector("main").replaceWith(fresh);
-    }
+    if (fragment.main !== undefined) replaceMain(fragment.main);
     legend();
     sortable();
     cues();
     for (const figure of document.querySelectorAll(".card")) {
       if (turn !== drawing) return; // a newer state has arrived
-      await draw(figure);
+      const same = drawn.get(figure.id) === JSON.stringify(shown(figure.id));
+      if (same || (figure.id === pointed && views.has(figure.id))) {
+        tools(figure);
+        followZoom(figure, views.get(figure.id));
+        if (!same) figure.querySelector(".chart").onpointerleave = (event) => { event.target.onpointerleave = null; draw(figure); };
+      } else await draw(figure);
     }
+    if (focus >= 0 && document.activeElement === document.body) controls()[focus]?.focus({ preventScroll: true });
     document.body.dataset.ready = String(turn);
+  }
+
+  // The page of `fedl2g watch`: every message is a new state. It waits while the reader chooses from a list, selects
+  // text or drags, and says so.
+  function follow(address) {
+    const said = make("p", { id: "connection", role: "status", hidden: "" });
+    document.body.append(said);
+    let waiting = null, pressed = false, lost = "";
+    const busy = () => pressed || Boolean(document.activeElement?.matches("main select")) || !getSelection().isCollapsed;
+    function proceed() {
+      if (waiting && !busy()) { update(waiting); waiting = null; }
+      said.textContent = lost || (waiting ? "Updates wait while you select." : "");
+      said.hidden = !said.textContent;
+    }
+    const source = new EventSource(address);
+    source.onopen = () => { lost = ""; proceed(); };
+    source.onerror = () => { lost = lost || `No connection to fedl2g watch since ${new Date().toLocaleTimeString()}: what you see is from then.`; proceed(); };
+    source.onmessage = (event) => { waiting = JSON.parse(event.data); proceed(); };
+    addEventListener("pointerdown", () => { pressed = true; });
+    for (const name of ["pointerup", "pointercancel", "blur"]) addEventListener(name, () => { pressed = false; setTimeout(proceed, 50); });
+    for (const name of ["selectionchange", "focusout"]) document.addEventListener(name, () => setTimeout(proceed, 50));
   }
 
   // Paper cannot be opened: sentences that are folded on the screen are printed.
@@ -192,5 +230,5 @@
   const data = JSON.parse(document.getElementById("content").textContent);
   addEventListener("resize", cues);
   update(data);
-  if (data.live) new EventSource(data.live).onmessage = (event) => update(JSON.parse(event.data));
+  if (data.live) follow(data.live);
 })();

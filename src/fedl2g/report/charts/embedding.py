@@ -50,7 +50,14 @@ def embedding(
     shape = alt.Shape(
         "kind:N",
         scale=alt.Scale(domain=[name for _, name, _ in kinds], range=[symbols[form] for _, _, form in kinds]),
-        legend=alt.Legend(orient="bottom", title=None, symbolFillColor=look.ink, columns=1 if look.page else 2),
+        legend=alt.Legend(
+            orient="bottom",
+            title=None,
+            symbolFillColor=look.ink,
+            symbolStrokeWidth=0,
+            symbolOpacity=0.8,
+            columns=1 if look.page else 4,
+        ),
     )
     colour = alt.Color(
         "label:N",
@@ -59,7 +66,7 @@ def embedding(
     )
     layers = []
     for _, name, form in kinds:
-        area, opacity = {"dot": (14, 0.6), "ring": (60, 0.95), "star": (150, 1), "diamond": (70, 1)}[form]
+        area, opacity = {"dot": (16, 0.6), "ring": (60, 0.95), "star": (150, 1), "diamond": (70, 1)}[form]
         mark = alt.Chart().transform_filter(alt.FieldEqualPredicate(field="kind", equal=name)).mark_point(
             filled=True, size=area, strokeWidth=0.8,
             stroke=alt.Undefined if form in ("dot", "ring") else look.ink,
