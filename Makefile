@@ -17,10 +17,13 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow test-deployment check format lint types imports docs bench wheel release clean
 
+# Two seeds of twenty clients: local training, FedDistill, and FedL2G as published and with the recommended options.
 demo: $(PACKAGE)
-	$(BIN)/fedl2g compare --methods local,fedl2g-l,fedl2g-f --dataset digits --clients 20 --partition dirichlet:0.1 \
-	  --models small --rounds 60 --set method.warmup_rounds=10 --engine workers --workers 2 --out runs/demo
-	@echo "Look at runs/demo/curves.png, or at one run: $(BIN)/fedl2g show runs/demo/fedl2g-f-s0"
+	$(BIN)/fedl2g compare --methods local,feddistill,fedl2g-l,fedl2g-l:preset=recommended --dataset digits \
+	  --set image_size=16 --partition iid --clients 20 --models small --rounds 25 --set method.warmup_rounds=2 \
+	  --seeds 2 --jobs 2 --out runs/demo
+	$(BIN)/fedl2g report runs/demo -o runs/demo/report.html
+	@echo "Look at runs/demo/curves.png and runs/demo/report.html"
 
 # Files in their order: xdist would keep those with few tests for last, and they are the slow ones.
 test: $(TESTS)

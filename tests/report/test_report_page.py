@@ -389,11 +389,7 @@ def ticks(browser: Browser, card: str) -> list[str]:
         f"[...[...document.querySelectorAll('#{card} .role-axis-label')][0].querySelectorAll('text')]"
         ".filter(t => t.getAttribute('opacity') != '0').map(t => t.textContent) : []"
     )
-<<<<<<< HEAD
-    return sorted((str(text) for text in found), key=float)  # not in the order they were drawn
-=======
     return sorted((str(text) for text in found), key=float)  # a zoom draws those that stay first
->>>>>>> w-report
 
 
 def test_a_browser_draws_the_page(browser: Browser, report: Path) -> None:
