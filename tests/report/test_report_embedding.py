@@ -92,7 +92,7 @@ def test_kinds_and_forms_are_named_for_the_drawing(folder: Path, tmp_path: Path)
     assert found is not None
     assert found["kinds"] == [
         ["feature", "test samples (their features or logits)", "dot"],
-        ["prototype", "global prototypes (of FedL2G: computed here, never sent)", "ring"],
+        ["prototype", "global prototypes (FedL2G never sends any)", "ring"],
         ["guide", "guiding vectors", "diamond"],
     ]
     assert {point[2] for point in found["points"]} == {"feature", "prototype", "guide"}
