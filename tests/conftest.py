@@ -69,12 +69,15 @@ def own_workers() -> Iterator[None]:
 @pytest.fixture
 def registries_as_found() -> Iterator[None]:
     """What a test registers of its own is unknown to the next one."""
+    from fedl2g import references
     from fedl2g.methods.registry import methods
     from fedl2g.registry import engines, rules, samplers
 
     registries = (methods, engines, rules, samplers)
+    plugins = list(references._plugins)
     before = [set(registry.names()) for registry in registries]  # built-in ones are known before they are imported
     yield
+    references._plugins[:] = plugins  # else the worker processes of later tests would load them
     for registry, known in zip(registries, before, strict=True):
         for name in set(registry.names()) - known:
             del registry._registered[name]

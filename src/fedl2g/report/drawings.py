@@ -194,4 +194,5 @@ def _cost_rows(groups: Sequence[Group], parts: Mapping[str, str]) -> list[dict[s
             known = [value for one in costs if (value := one[name]) is not None]
             if known:
                 rows.append({"method": group.label, "part": part, "value": number(statistics.fmean(known))})
-    return rows
+    order = list(parts)
+    return sorted(rows, key=lambda row: order.index(row["part"]))  # though the first method may lack a part

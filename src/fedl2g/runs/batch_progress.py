@@ -130,7 +130,7 @@ class BatchProgress:
             return
         if self.console.is_terminal:
             self._draw()
-        else:
+        elif not all(run.over for run in self.runs.values()):
             rounds = "; ".join(
                 f"{path.name} round {run.round}/{run.rounds}  {run.status}".rstrip()
                 for path, run in self.runs.items()

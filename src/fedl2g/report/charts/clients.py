@@ -122,13 +122,22 @@ def by_group(rows: Sequence[Row], look: Look, *, against: str, title: str = "", 
 
 def by_size(rows: Sequence[Row], look: Look, *, against: str, title: str = "", pixels: int = 430) -> Panel:
     """The difference of each client against its number of training samples; rows as of `differences`."""
+    held = [row["samples"] for row in rows if row["samples"] is not None]
     dots = (
         alt.Chart()
         .mark_point(size=44, opacity=0.85, strokeWidth=1.6)
         .encode(
-            x=alt.X("samples:Q", title="training samples of the client", scale=alt.Scale(zero=False, nice=True)),
+            x=alt.X(
+                "samples:Q",
+                title="training samples of the client",
+                axis=alt.Axis(tickCount=max(1, min(6, max(held, default=0) - min(held, default=0)))),  # no half sample
+                scale=alt.Scale(zero=False, nice=False, padding=10),
+            ),
             y=alt.Y(
-                "difference:Q", title=f"accuracy minus {against}, points", axis=alt.Axis(format="+~f", tickCount=6)
+                "difference:Q",
+                title=f"accuracy minus {against}, points",
+                axis=alt.Axis(format="+~f", tickCount=6),
+                scale=alt.Scale(nice=True, padding=6),
             ),
             color=colour(look, symbol=None),
             shape=shape(look),

@@ -13,6 +13,7 @@ from fedl2g.report.charts.theme import Look
 
 Band = Mapping[str, Sequence[Any]]
 """A line: x, y, and low and high of its band."""
+MOST_TICKS = 6
 
 
 def curves(
@@ -35,11 +36,10 @@ def curves(
     """
     kept = {label: line for label, line in lines.items() if len(line["x"])}
     rows = [{"method": label, "key": f"line{n}", **_columns(line)} for n, (label, line) in enumerate(kept.items())]
-    whole = all(float(at).is_integer() for line in kept.values() for at in line["x"])
     across = alt.X(
         "x:Q",
         title=x,
-        axis=alt.Axis(tickMinStep=1 if whole else alt.Undefined, grid=False, tickCount=6),
+        axis=alt.Axis(grid=False, tickCount=_tick_count([at for line in kept.values() for at in line["x"]], look)),
         scale=alt.Scale(type="log" if "x" in logarithmic else "linear", nice=False, zero=False),
     )
     height = alt.Scale(type="log") if "y" in logarithmic else alt.Scale(zero=zero, nice=True)
@@ -73,6 +73,15 @@ def curves(
 def _columns(line: Band) -> dict[str, list[Any]]:
     low, high = line.get("low", line["y"]), line.get("high", line["y"])
     return {"x": list(line["x"]), "y": list(line["y"]), "low": list(low), "high": list(high)}
+
+
+def _tick_count(places: Sequence[float], look: Look) -> Any:
+    """About six ticks; of rounds no more than there are, so that none stands at half a round."""
+    if not all(float(at).is_integer() for at in places):
+        return MOST_TICKS
+    if look.page:  # where a reader's zoom changes the range
+        return alt.ExprRef(expr=f"max(1, min({MOST_TICKS}, span(domain('x'))))")
+    return max(1, min(MOST_TICKS, int(max(places, default=0) - min(places, default=0))))
 
 
 def _ticks(form: str) -> str:

@@ -62,7 +62,7 @@ def embedding(
     colour = alt.Color(
         "label:N",
         scale=alt.Scale(domain=names, range=colours),
-        legend=alt.Legend(title="class", symbolType="circle", columns=1 if len(shown) <= 12 else 2),
+        legend=alt.Legend(title="class", symbolType="circle", symbolOpacity=1, columns=1 if len(shown) <= 12 else 2),
     )
     layers = []
     for _, name, form in kinds:

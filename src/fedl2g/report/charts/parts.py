@@ -16,7 +16,7 @@ Panels: TypeAlias = Panel | alt.HConcatChart | alt.VConcatChart | alt.ConcatChar
 HIDDEN = "hidden"  # the labels that the page's reader switched off
 OWN_LEGENDS = alt.Resolve(
     scale=alt.ScaleResolveMap(
-        color="independent", strokeDash="independent", opacity="independent", yOffset="independent"
+        color="independent", strokeDash="independent", shape="independent", opacity="independent", yOffset="independent"
     )
 )
 ZOOM = "zoom"  # the range of x that the page's reader chose; null: all
