@@ -91,6 +91,12 @@ def test_the_noise_table_says_which_reading_is_that_of_the_work_it_follows() -> 
     assert "`s absolute` are the like-for-like ones" in first
 
 
+def test_the_cost_table_says_whose_seconds_it_has() -> None:
+    cost = paper_experiment("cost")
+    assert [c.heading[1] for c in cost.columns] == ["up", "down", "a client", "server", "a client, warm-up round"]
+    assert any(note.startswith("Client seconds are those of one client, mean over clients") for note in cost.notes)
+
+
 def test_columns_change_what_they_are_about() -> None:
     def values(name: str, key: str) -> list[object]:
         return list(dict.fromkeys(c.settings.get(key) for c in plan(paper_experiment(name), scale("full"), 1)))
