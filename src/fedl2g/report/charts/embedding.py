@@ -45,6 +45,7 @@ def embedding(
     )
     pick = alt.selection_point(name="pick", fields=["label"], bind="legend")
     kind_pick = alt.selection_point(name="kind_pick", fields=["kind"], bind="legend")
+    picks = (pick, kind_pick) if look.page else ()  # a file has nothing to click
     colours = [CLASS_COLOURS[n % len(CLASS_COLOURS)] for n in range(len(shown))]
     symbols = {"dot": "circle", "ring": RING, "star": STAR, "diamond": "diamond"}
     shape = alt.Shape(
@@ -66,7 +67,8 @@ def embedding(
     )
     layers = []
     for _, name, form in kinds:
-        area, opacity = {"dot": (16, 0.6), "ring": (60, 0.95), "star": (150, 1), "diamond": (70, 1)}[form]
+        area, opacity = {"dot": (16, 0.5), "ring": (150, 1), "star": (150, 1), "diamond": (110, 1)}[form]
+        shown_at = alt.value(opacity)
         mark = alt.Chart().transform_filter(alt.FieldEqualPredicate(field="kind", equal=name)).mark_point(
             filled=True, size=area, strokeWidth=0.8,
             stroke=alt.Undefined if form in ("dot", "ring") else look.ink,
@@ -77,7 +79,7 @@ def embedding(
                 y=alt.Y("y:Q", axis=None, scale=alt.Scale(zero=False, padding=8)),
                 color=colour,
                 shape=shape,
-                opacity=alt.condition(pick & kind_pick, alt.value(opacity), alt.value(0.04)),
+                opacity=alt.condition(pick & kind_pick, shown_at, alt.value(0.04)) if picks else shown_at,
                 tooltip=[
                     alt.Tooltip("label:N", title="class"),
                     alt.Tooltip("kind:N", title="what"),
@@ -85,6 +87,6 @@ def embedding(
                 ],
             )
         )
-    layers[0] = layers[0].add_params(pick, kind_pick)
+    layers[0] = layers[0].add_params(*picks)
     chart = alt.layer(*layers, data=data).transform_flatten(["x", "y", "kind", "label", "client"])
     return titled(chart.properties(width=width(look, size[0]), height=size[1]), title)
