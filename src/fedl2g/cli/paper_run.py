@@ -46,7 +46,14 @@ study_option = click.option(
     metavar="NAME=FILE.npz",
     help="Use this file instead of a named dataset.",
 )
-@click.option("-s", "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Override a setting in every cell.")
+@click.option(
+    "-s",
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a setting in every cell. With rounds=N, a warm-up that N leaves no room for takes half of N.",
+)
 @click.option(
     "--epsilon",
     "epsilons",
