@@ -75,7 +75,7 @@ def _command(process: Path) -> bytes:
         return b""
 
 
-def experiment(method: str, engine: str, **more: Any) -> Experiment:
+def experiment(method: str, engine: str, /, **more: Any) -> Experiment:
     settings: dict[str, Any] = {"name": method}
     if method.startswith("fedl2g"):
         settings["warmup_rounds"] = 1  # one round without training, one with
