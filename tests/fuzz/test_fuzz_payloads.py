@@ -118,7 +118,18 @@ def test_tensors_of_every_method() -> None:
     draw, fuzz = random.Random(2), Fuzz()
     servers = [
         _server(name)
-        for name in ("lg-fedavg", "fedgh", "fml", "fedkd", "fedmrl", "feddistill", "fedproto", "fedl2g-f", "local")
+        for name in (
+            "lg-fedavg",
+            "fedgh",
+            "fml",
+            "fedkd",
+            "fedmrl",
+            "feddistill",
+            "fedproto",
+            "fedtgp",
+            "fedl2g-f",
+            "local",
+        )
     ]
     for _ in range(3000):
         server = draw.choice(servers)

@@ -93,7 +93,15 @@ def test_what_cannot_be_probed_is_refused() -> None:
         probe(Experiment(**{**TINY, "partition": "iid", "samples": 400, "clients": 2}, method="feddistill"))
 
 
-METHODS = ["fedproto", "feddistill", "fedgh", "fedl2g-l", "fedl2g-f", "fedema"]  # the last one is a user's own
+METHODS = [
+    "fedproto",
+    "fedtgp",
+    "feddistill",
+    "fedgh",
+    "fedl2g-l",
+    "fedl2g-f",
+    "fedema",
+]  # the last one is a user's own
 
 
 def _half(method: str) -> tuple[ClientHalf[Any], Vectors, Payload]:

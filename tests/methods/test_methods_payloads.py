@@ -13,6 +13,7 @@ from fedl2g.experiment import Experiment
 from fedl2g.learning.client import Task
 from fedl2g.methods.registry import get_method, method_names
 from fedl2g.payload import from_bytes, nbytes, to_bytes
+from method_settings import BUILT_IN, without_warmup
 
 MB = 2**20
 BYTES, ID = 8, 8  # float64, int64
@@ -34,8 +35,8 @@ def held_classes(world: World, client: int) -> int:
 
 def world_after(method: str, rounds: int = 1) -> World:
     """A world that has played some rounds."""
-    options = {"fedmrl": {"sub_feature_dim": 3}, "fedl2g-l": {"warmup_rounds": 0}, "fedl2g-f": {"warmup_rounds": 0}}
-    world = make_world(method, **options.get(method, {}))
+    options = {**without_warmup(method), **({"sub_feature_dim": 3} if method == "fedmrl" else {})}
+    world = make_world(options.pop("name"), **options)
     for round in range(1, rounds + 1):
         world.play(round)
     return world
@@ -59,6 +60,11 @@ def world_after(method: str, rounds: int = 1) -> World:
             lambda w, i: trained_classes(w, i, 1) * (BYTES * FEATURES + ID),
             lambda w: 3 * (BYTES * FEATURES + ID),
         ),
+        (
+            "fedtgp",
+            lambda w, i: held_classes(w, i) * (BYTES * FEATURES + ID),
+            lambda w: CLASSES * (BYTES * FEATURES + ID),  # a prototype of the class that nobody has, too
+        ),
     ],
 )
 def test_bytes(method: str, up, down) -> None:
@@ -68,7 +74,7 @@ def test_bytes(method: str, up, down) -> None:
 
 
 def test_class_vectors_are_empty_before_the_first_round() -> None:
-    for method in ("feddistill", "fedproto"):
+    for method in ("feddistill", "fedproto", "fedtgp"):
         assert nbytes(make_world(method).server.broadcast(1)) == 0
 
 
@@ -153,7 +159,7 @@ def test_different_heads_are_refused(method: str) -> None:
         mixed.play(1)
 
 
-@pytest.mark.parametrize("method", ["fml", "fedkd", "fedmrl", "feddistill", "fedproto"])
+@pytest.mark.parametrize("method", ["fml", "fedkd", "fedmrl", "feddistill", "fedproto", "fedtgp"])
 def test_other_methods_take_different_heads(method: str) -> None:
     Experiment(method=method, models="htm10")
     mixed = make_world(
@@ -168,11 +174,11 @@ def test_other_methods_take_different_heads(method: str) -> None:
 
 
 def test_order_and_defaults() -> None:
-    assert method_names()[:10] == (
-        *("local", "lg-fedavg", "fedgh", "fml", "fedkd", "fedmrl", "feddistill", "fedproto"),
+    assert BUILT_IN == (
+        *("local", "lg-fedavg", "fedgh", "fml", "fedkd", "fedmrl", "feddistill", "fedproto", "fedtgp"),
         *("fedl2g-l", "fedl2g-f"),
     )
-    defaults = {name: get_method(name).options().model_dump(exclude={"name"}) for name in method_names()[1:8]}
+    defaults = {name: get_method(name).options().model_dump(exclude={"name"}) for name in BUILT_IN[1:-2]}
     assert defaults == {
         "lg-fedavg": {},
         "fedgh": {"server_lr": 0.01, "server_epochs": 1, "server_batch_size": 10},
@@ -181,8 +187,15 @@ def test_order_and_defaults() -> None:
         "fedmrl": {"auxiliary": None, "sub_feature_dim": 128},
         "feddistill": {"weight": 1.0, "distance": "cross_entropy"},
         "fedproto": {"weight": 10.0},
+        "fedtgp": {
+            "weight": 10.0,
+            "server_lr": 0.01,
+            "server_epochs": 100,
+            "server_batch_size": 10,
+            "max_margin": 100.0,
+        },
     }
-    for name in method_names()[:10]:
+    for name in BUILT_IN:
         options = get_method(name).options
         assert options.model_fields["name"].default == name
         assert all(field.description for key, field in options.model_fields.items() if key != "name")

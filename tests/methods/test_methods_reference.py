@@ -13,6 +13,7 @@ import torch
 from method_helpers import CLASSES, FEATURES, LABELS, LR, assert_close, assert_same, batches, make_world, samples
 from torch import Tensor, nn
 
+from fedl2g.methods.fedtgp import adaptive_margin
 from fedl2g.rng import torch_stream
 
 ROUNDS = (1, 2)
@@ -305,6 +306,74 @@ def test_fedproto() -> None:
                 else:
                     assert score[label] == -torch.inf
         assert_close(half.other_predictions(x)["head"].detach(), o.detach())
+
+
+@pytest.mark.parametrize("limit", [100.0, 0.25])  # 0.25: below the distance between the classes
+def test_fedtgp(limit: float) -> None:
+    epochs, batch, rate = 3, 2, 0.1
+    world = make_world(
+        "fedtgp", weight=3.0, server_epochs=epochs, server_batch_size=batch, server_lr=rate, max_margin=limit
+    )
+    models = [deepcopy(half.model) for half in world.halves]
+    start = {name: t.detach().clone().requires_grad_() for name, t in world.server.trainable.named_parameters()}
+    e, w1, b1, w2, b2 = (start[n] for n in ("vectors", "map.0.weight", "map.0.bias", "map.2.weight", "map.2.bias"))
+    prototypes: Tensor | None = None
+    margins = []
+    for round in ROUNDS:
+        world.play(round)
+        pairs, sent = [], []
+        for half, model, upload in zip(world.halves, models, world.uploads, strict=True):
+            model.train()
+            sgd = torch.optim.SGD(model.parameters(), lr=LR)
+            for images, y in batches(half, round):
+                h, o = model(images)
+                pull = torch.zeros((), dtype=torch.float64) if prototypes is None else mse(h, prototypes[y])
+                sgd.zero_grad()
+                (ce(o, y) + 3.0 * pull).backward()
+                sgd.step()
+            assert_same(half.model, model)
+            x, y = samples(half)
+            means = class_means([model.eval().extractor(x)], [y])
+            assert_class_vectors(upload, means)
+            sent.append(means)
+            pairs += [(means[label], label) for label in sorted(means)]
+        centres = mean_over_senders(sent)
+        xi = max(min(float((a - b).norm()) for j, b in centres.items() if j != i) for i, a in centres.items())
+        margins.append(xi)
+        sgd = torch.optim.SGD(list(start.values()), lr=rate)
+        stream = torch_stream(tiny.SEED, "fedtgp", round)
+        for _ in range(epochs):
+            order = torch.randperm(len(pairs), generator=stream).tolist()
+            for first in range(0, len(order), batch):
+                chosen = [pairs[i] for i in order[first : first + batch]]
+                trained = torch.relu(e @ w1.T + b1) @ w2.T + b2
+                logits = []
+                for p, label in chosen:
+                    distances = [((p - row) ** 2).sum().sqrt() for row in trained]
+                    distances[label] = distances[label] + min(xi, limit)
+                    logits.append(-torch.stack(distances))
+                sgd.zero_grad()
+                ce(torch.stack(logits), torch.tensor([label for _, label in chosen])).backward()
+                sgd.step()
+        prototypes = (torch.relu(e @ w1.T + b1) @ w2.T + b2).detach()
+        assert_class_vectors(world.server.broadcast(round + 1), dict(enumerate(prototypes)))
+    assert all((margin > limit) == (limit < 1) for margin in margins)
+    x, _ = samples(world.halves[0])
+    for half, scores, model in zip(world.halves, world.predictions(2, x), models, strict=True):
+        h, o = model.eval()(x)
+        for row, score in zip(h, scores, strict=True):
+            assert_close(score, -((row - prototypes) ** 2).sum(1).sqrt().detach())
+        assert_close(half.other_predictions(x)["head"].detach(), o.detach())
+
+
+def test_the_margin_of_fedtgp_by_hand() -> None:
+    """Means (0, 0), (3, 4) and (3, 5): the first is 5 from the others, which are 1 apart."""
+    labels, even = torch.tensor([0, 0, 1, 2]), torch.ones(4)
+    rows = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [3.0, 4.0], [3.0, 5.0]])
+    assert adaptive_margin(labels, rows, even) == 5.0
+    late = torch.tensor([1.0, 0.0, 1.0, 1.0])  # a reply of weight 0: the first class lies at (-1, 0)
+    assert adaptive_margin(labels, rows, late) == pytest.approx(32**0.5)
+    assert adaptive_margin(labels[:2], rows[:2], even[:2]) == torch.inf
 
 
 def step(network: nn.Module, loss: Tensor, lr: float) -> float:

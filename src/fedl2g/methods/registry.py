@@ -23,6 +23,7 @@ _MODULES = {
     "fedmrl": "fedmrl",
     "feddistill": "feddistill",
     "fedproto": "fedproto",
+    "fedtgp": "fedtgp",
     "fedl2g-l": "fedl2g",
     "fedl2g-f": "fedl2g",
 }
