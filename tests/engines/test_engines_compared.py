@@ -12,13 +12,14 @@ import pytest
 from engine_helpers import bits, federation_of
 
 import fedl2g
-from compared import METHODS, PAIRS, REFUSED, experiment
+from compared import PAIRS, REFUSED, experiment
 from fedl2g.engines.base import open_engine
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.registry import get_method
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.setup import prepare
+from method_settings import BUILT_IN
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
 
@@ -99,7 +100,7 @@ def test_what_is_not_compared_is_refused(method: str, setting: str) -> None:
         experiment(method, setting)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", BUILT_IN)
 def test_the_settings_show_in_what_is_compared(method: str, runs: Runs) -> None:
     """Equal engines prove nothing of a setting that does nothing: each shows in the records or the server's state."""
     uploads = get_method(method).traits.uploads

@@ -174,7 +174,7 @@ def test_other_methods_take_different_heads(method: str) -> None:
 
 
 def test_order_and_defaults() -> None:
-    assert BUILT_IN == (
+    assert tuple(BUILT_IN) == (
         *("local", "lg-fedavg", "fedgh", "fml", "fedkd", "fedmrl", "feddistill", "fedproto", "fedtgp"),
         *("fedl2g-l", "fedl2g-f"),
     )

@@ -7,14 +7,14 @@ Client loss, once the server has prototypes P (from the second round on), as in 
 
     CE(f(x), y) + weight * MSE(h(x), P[y]),     MSE the mean over batch and dimensions
 
-Upload: each class's mean feature h(x) over the train set (eval mode, after training). Server: P = F(E), with a trainable
-vector E[c] for each class and F = Linear - ReLU - Linear, trained by SGD on the pairs (mean feature p, class y) of all
+Upload: each class's mean feature h(x) over the train set (eval mode, after training). Server: P = F(E), with a vector
+E[c] for each class and F = Linear - ReLU - Linear, both trained by SGD on the pairs (mean feature p, class y) of all
 clients with
 
     CE(-d, y),     d_c = ||p - P_c|| + delta * [c = y],     delta = min(xi, max_margin)
 
-where xi, the adaptive margin, is the distance of a class's mean upload to the nearest of another class, the largest over
-classes. Under a robust rule or a privacy guarantee there is one pair per class. The prediction is the class of the
+where xi, the adaptive margin, is the distance of a class's mean upload to the nearest of another class, the largest
+over classes. Under a robust rule or a privacy guarantee there is one pair per class. The prediction is the class of the
 nearest prototype; the accuracy of the classifier head is also reported, as "head".
 """
 
@@ -124,8 +124,8 @@ register_method(
         vectors="features",
         every_row=True,
         predicts_with_broadcast=True,
-        advice="Use it in place of fedproto where the server may spend seconds on each round: it trains prototypes that "
-        "keep classes apart. Fewer `server_epochs` make the server faster, a lower `weight` keeps clients closer "
+        advice="Use it in place of fedproto where the server may spend seconds on each round: it trains prototypes "
+        "that keep classes apart. Fewer `server_epochs` make the server faster, a lower `weight` keeps clients closer "
         "to their own data.",
     ),
 )

@@ -12,7 +12,6 @@ from fedl2g.methods.base import ClientHalf, OptionsT
 from fedl2g.methods.class_means import ClassMeans, ClassTargets
 from fedl2g.payload import Payload, Specification, class_vector_spec
 
-
 # Without matrix products: their rounding errors are as large as the distances between close prototypes.
 EXACT = "donot_use_mm_for_euclid_dist"
 
