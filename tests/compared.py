@@ -24,6 +24,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dense": {"privacy": {"dense_uploads": True}},
 }  # fmt: skip
 REFUSED = {("fedkd", setting) for setting in SETTINGS if setting.startswith("privacy")}  # its uploads are factors
+REFUSED |= {("fedgen", s) for s in SETTINGS if s.startswith("privacy") or s in ("dense", "robust rule")}  # raw replies
 ONCE = {"noise", "privacy, counted"}  # with one method: they differ from others of the list in what engines do not see
 PAIRS = [
     (method, setting)

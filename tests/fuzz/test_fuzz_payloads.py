@@ -127,6 +127,7 @@ def test_tensors_of_every_method() -> None:
             "feddistill",
             "fedproto",
             "fedtgp",
+            "fedgen",
             "fedl2g-f",
             "local",
         )

@@ -16,7 +16,7 @@ from fedl2g.methods.base import ClientHalf, Reply, Report, ServerHalf, Traits
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
 from fedl2g.rng import torch_stream
-from fedl2g.round.aggregator import ByRule
+from fedl2g.round.aggregator import ByRule, RawReplies
 
 CLASSES, FEATURES, BATCH, EPOCHS, LR, SEED = 4, 6, 3, 2, 0.05, 11
 LABELS = ([0, 1, 1, 0, 1, 0, 1], [1, 2, 2, 1, 2], [0, 2])  # by client; class 3 exists nowhere
@@ -63,7 +63,11 @@ class World:
             Reply(half.client.id, upload, Report(len(half.client.train_set)))
             for half, upload in zip(self.halves, self.uploads, strict=True)
         ]
-        combined = ByRule(Aggregation(), self.traits, self.server.expected()).combine(round, replies, payload)
+        expected = self.server.expected()
+        aggregator = ByRule(Aggregation(), self.traits, expected)
+        if self.traits.raw_replies:
+            aggregator = RawReplies(self.traits, expected, None)
+        combined = aggregator.combine(round, replies, payload)
         if combined is not None:
             self.server.update(round, combined)
 

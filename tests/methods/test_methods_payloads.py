@@ -18,6 +18,7 @@ from method_settings import BUILT_IN, without_warmup
 MB = 2**20
 BYTES, ID = 8, 8  # float64, int64
 HEAD = FEATURES * CLASSES + CLASSES
+GENERATOR = (32 + CLASSES) * 512 + 4 * 512 + 512 * FEATURES + FEATURES  # two layers with BatchNorm between
 CONVOLUTION = 3 * 9 + 3 + 4 * 3  # weight, bias, and BatchNorm's weight, bias, mean, variance
 
 
@@ -65,6 +66,7 @@ def world_after(method: str, rounds: int = 1) -> World:
             lambda w, i: held_classes(w, i) * (BYTES * FEATURES + ID),
             lambda w: CLASSES * (BYTES * FEATURES + ID),  # a prototype of the class that nobody has, too
         ),
+        ("fedgen", lambda w, i: BYTES * HEAD + ID * CLASSES, lambda w: BYTES * (HEAD + GENERATOR) + ID * CLASSES),
     ],
 )
 def test_bytes(method: str, up, down) -> None:
@@ -149,7 +151,7 @@ def test_wrong_payloads_are_refused_on_both_sides(method: str) -> None:
                 check(wrong)
 
 
-@pytest.mark.parametrize("method", ["lg-fedavg", "fedgh"])
+@pytest.mark.parametrize("method", ["lg-fedavg", "fedgh", "fedgen"])
 def test_different_heads_are_refused(method: str) -> None:
     with pytest.raises(SettingError, match="mixes different heads"):
         Experiment(method=method, models="htm10")
@@ -175,7 +177,7 @@ def test_other_methods_take_different_heads(method: str) -> None:
 
 def test_order_and_defaults() -> None:
     assert tuple(BUILT_IN) == (
-        *("local", "lg-fedavg", "fedgh", "fml", "fedkd", "fedmrl", "feddistill", "fedproto", "fedtgp"),
+        *("local", "lg-fedavg", "fedgh", "fml", "fedkd", "fedmrl", "feddistill", "fedproto", "fedtgp", "fedgen"),
         *("fedl2g-l", "fedl2g-f"),
     )
     defaults = {name: get_method(name).options().model_dump(exclude={"name"}) for name in BUILT_IN[1:-2]}
@@ -193,6 +195,13 @@ def test_order_and_defaults() -> None:
             "server_epochs": 100,
             "server_batch_size": 10,
             "max_margin": 100.0,
+        },
+        "fedgen": {
+            "server_lr": 0.1,
+            "server_epochs": 100,
+            "server_batch_size": 10,
+            "noise_dim": 32,
+            "hidden_dim": 512,
         },
     }
     for name in BUILT_IN:

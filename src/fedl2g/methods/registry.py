@@ -24,6 +24,7 @@ _MODULES = {
     "feddistill": "feddistill",
     "fedproto": "fedproto",
     "fedtgp": "fedtgp",
+    "fedgen": "fedgen",
     "fedl2g-l": "fedl2g",
     "fedl2g-f": "fedl2g",
 }
