@@ -155,6 +155,9 @@ def test_wrong_payloads_are_refused_on_both_sides(method: str) -> None:
 def test_different_heads_are_refused(method: str) -> None:
     with pytest.raises(SettingError, match="mixes different heads"):
         Experiment(method=method, models="htm10")
+    for group in ("htfe8-htc4", "res34-htc4"):
+        with pytest.raises(SettingError, match=f"models: '{group}' mixes different heads, but {method} shares one"):
+            Experiment(method=method, models=group)
     Experiment(method=method, models="htfe8")
     mixed = make_world(method, models=("method_helpers:tiny_conv", "method_helpers:deep_head"))
     with pytest.raises(SettingError, match=f"models: client 1 has a head of shape.*{method} expects the same head"):

@@ -6,9 +6,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
+
 from fedl2g.errors import SettingError
 from fedl2g.models import small
-from fedl2g.models.catalog import resolve_models
+from fedl2g.models.catalog import resolve_models, split_head
 from fedl2g.models.split import Builder, SplitModel, split_model
 from fedl2g.references import is_reference, load_reference, parse_reference
 
@@ -28,7 +30,11 @@ def build_model(name: str, *, classes: int, image_shape: tuple[int, int, int], f
     resolved = resolve_models(name)
     if resolved != (name,):
         raise SettingError(f"models: {name!r} names {len(resolved)} models; expected one of {', '.join(resolved)}")
-    return _builder(name)(classes, image_shape, feature_dim)
+    architecture, hidden = split_head(name)
+    model = _builder(architecture)(classes, image_shape, feature_dim)
+    if hidden is not None:
+        model.head = nn.Sequential(nn.Linear(feature_dim, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+    return model
 
 
 def _builder(name: str) -> Builder:
