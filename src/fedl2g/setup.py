@@ -19,6 +19,7 @@ from fedl2g.learning.devices import resolve_device
 from fedl2g.methods.registry import get_method
 from fedl2g.models.size import smallest
 from fedl2g.references import is_reference, load_plugin, loaded_plugins
+from fedl2g.schema import Schema
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -38,10 +39,10 @@ class Setup:
         e, choices = self.experiment, self.experiment.choices
         return Task(
             classes=self.dataset.classes,
-            image_shape=self.dataset.image_shape,
+            inputs=self.dataset.schema,
             seed=e.seed,
             rounds=e.rounds if get_method(e.method.name).traits.uses_rounds else None,
-            auxiliary=auxiliary_architecture(e, self.dataset.classes, self.dataset.image_shape),
+            auxiliary=auxiliary_architecture(e, self.dataset.classes, self.dataset.schema),
             batch_size=e.batch_size,
             local_epochs=e.local_epochs,
             client_lr=e.client_lr,
@@ -91,12 +92,12 @@ class Setup:
                 self.task.build(name, "check")
 
 
-def auxiliary_architecture(experiment: Experiment, classes: int, image_shape: tuple[int, int, int]) -> str:
+def auxiliary_architecture(experiment: Experiment, classes: int, inputs: Schema) -> str:
     """The architecture of the server's network: an auxiliary one is the smallest of the group, unless it is named."""
     traits, group = get_method(experiment.method.name).traits, experiment.architectures
     if not traits.auxiliary_network:
         return group[0]  # its head is like every other
-    return experiment.auxiliary or smallest(group, classes=classes, image_shape=image_shape)
+    return experiment.auxiliary or smallest(group, classes=classes, inputs=inputs)
 
 
 def prepare(experiment: Experiment, progress: Progress | None = None, data: Dataset | None = None) -> Setup:
@@ -117,11 +118,13 @@ def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
     partition = make_partition(
         experiment.partition,
         dataset.labels,
-        dataset.domains,
+        dataset.groups,
         clients=experiment.clients,
         classes=dataset.classes,
         seed=experiment.choices.partition_seed,
         test_fraction=experiment.test_fraction,
+        column=dataset.group_column,
+        split=dataset.split,
     )
     return with_validation(partition, experiment, dataset)
 
@@ -131,8 +134,8 @@ def with_validation(partition: Partition, experiment: Experiment, dataset: Datas
     fraction = experiment.validation_fraction
     if partition.validation and not fraction:
         raise SettingError(
-            f"validation_fraction: 0, but the partition {experiment.partition!r} names validation samples; set it "
-            "above 0 to choose the best round on them, or remove them from the file"
+            f"validation_fraction: 0, but the partition {experiment.partition!r} or the data name validation samples; "
+            "set it above 0 to choose the best round on them, or remove them from the file"
         )
     if partition.validation or not fraction:
         return partition
@@ -151,9 +154,7 @@ def settle_layout(experiment: Experiment, dataset: Dataset) -> Experiment:
     from fedl2g.models.calibration import faster_layout
 
     layouts = {
-        name: faster_layout(
-            name, classes=dataset.classes, image_shape=dataset.image_shape, batch_size=experiment.batch_size
-        )
+        name: faster_layout(name, classes=dataset.classes, inputs=dataset.schema, batch_size=experiment.batch_size)
         for name in dict.fromkeys(experiment.architectures)
     }
     return experiment.settled(",".join(f"{name}={layout}" for name, layout in layouts.items()))

@@ -438,7 +438,7 @@ def test_the_model_of_a_run_is_exported_and_predicts_the_same(fedl2g: Any, tmp_p
     server.load_state_dict(checkpoint.server())
     evaluation = host.evaluate(1, server.broadcast(3))
     assert directory.history()[-1].accuracy.counts[1] == (evaluation.correct, evaluation.samples)  # type: ignore[union-attr]
-    images = torch.from_numpy(dataset.images[:20]).float()
+    images = torch.from_numpy(dataset.inputs[:20]).float()
     about = same_predictions(Path("model"), host.half(1), images)
     assert (about["architecture"], about["round"], about["client"], about["which"]) == ("small_cnn", 2, 1, "last")
     assert about["test_accuracy"] == evaluation.correct / evaluation.samples
@@ -463,17 +463,17 @@ def test_the_model_of_a_site_is_exported_and_predicts_the_same(fedl2g: Any, hosp
     coordinator = read_coordinator(hospitals / "coordinator/experiment.toml")
     experiment, table = coordinator.experiment, coordinator.federation
     server = get_method(experiment.method.name).server(experiment.method, coordinator.setup.task)
-    request = Request("run1", experiment, table.classes, table.image_shape, 60, server.broadcast(60))
+    request = Request("run1", experiment, table.classes, table.inputs, 60, server.broadcast(60))
     node = make_node(file, request)
     assert node.train(request).report.steps > 0
     host = node._host(node._store(request).before(61))
     none_yet = fedl2g(*export)
     assert (none_yet.code, "has not named a best round yet; take" in none_yet.sentence) == (2, True)
     assert fedl2g(*export, "--which", "last").code == 0
-    later = Request("run1", experiment, table.classes, table.image_shape, 61, server.broadcast(61), best=60)
+    later = Request("run1", experiment, table.classes, table.inputs, 61, server.broadcast(61), best=60)
     assert node.train(later).report.steps > 0
     said = fedl2g(*export, "--metrics", "auroc,confusion")
-    images = torch.from_numpy(load_data(file, table.classes, table.image_shape).images).float()
+    images = torch.from_numpy(load_data(file, table.classes, table.inputs).inputs).float()
     found = host.evaluate(0, {})
     about = same_predictions(Path("model"), host.half(0), images)
     assert (about["site"], about["round"], about["run"]) == ("north", 60, "run1")

@@ -35,15 +35,15 @@ def never() -> Content:
 def test_a_cached_dataset_is_opened_not_built(tmp_path: Path) -> None:
     built = open_or_build("mine", "key", tmp_path, content)
     opened = open_or_build("mine", "key", tmp_path, never)
-    assert isinstance(opened.images, np.memmap)
-    assert not opened.images.flags.writeable
+    assert isinstance(opened.inputs, np.memmap)
+    assert not opened.inputs.flags.writeable
     assert not opened.labels.flags.writeable
-    assert (opened.name, opened.classes, opened.image_shape, len(opened)) == ("mine", 2, (1, 4, 5), 6)
+    assert (opened.name, opened.classes, opened.shape, len(opened)) == ("mine", 2, (1, 4, 5), 6)
     assert opened.class_names == ("a", "b")
-    assert opened.domain_names == ("x", "y", "z")
-    assert opened.domains is not None
-    assert opened.domains.tolist() == [0, 1, 2, 0, 1, 2]
-    assert opened.images.tolist() == np.concatenate(list(content().images)).tolist()
+    assert opened.group_names == ("x", "y", "z")
+    assert opened.groups is not None
+    assert opened.groups.tolist() == [0, 1, 2, 0, 1, 2]
+    assert opened.inputs.tolist() == np.concatenate(list(content().inputs)).tolist()
     assert opened.fingerprint == built.fingerprint
 
 
@@ -105,7 +105,7 @@ def test_an_interrupted_build_leaves_nothing_behind(tmp_path: Path) -> None:
         whole = content()
 
         def images() -> Iterator[np.ndarray]:
-            yield next(iter(whole.images))
+            yield next(iter(whole.inputs))
             raise KeyboardInterrupt
 
         return Content((1, 4, 5), images(), whole.labels, whole.class_names)
@@ -122,7 +122,7 @@ def test_an_interrupted_build_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_source_with_too_few_images_is_refused(tmp_path: Path) -> None:
     def short() -> Content:
         whole = content()
-        return Content((1, 4, 5), list(whole.images)[:1], whole.labels, whole.class_names)
+        return Content((1, 4, 5), list(whole.inputs)[:1], whole.labels, whole.class_names)
 
     with pytest.raises(DataError, match="6 labels but 2 images"):
         open_or_build("mine", "key", tmp_path, short)
@@ -137,7 +137,7 @@ def _build_slowly(folder: Path, ready, results) -> None:  # type: ignore[no-unty
 
     ready.wait()
     dataset = open_or_build("mine", "key", folder, build)
-    results.put((dataset.fingerprint, int(dataset.images.sum())))
+    results.put((dataset.fingerprint, int(dataset.inputs.sum())))
 
 
 def test_processes_that_build_at_once_share_one_whole_entry(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_dataset_travels_to_a_worker_as_the_address_of_its_folder(tmp_path: Pa
     sent = pickle.dumps(dataset)
     assert len(sent) < 1000
     received: Dataset = pickle.loads(sent)
-    assert isinstance(received.images, np.memmap)
+    assert isinstance(received.inputs, np.memmap)
     assert received.fingerprint == dataset.fingerprint
 
 
@@ -202,11 +202,11 @@ def test_samples_are_class_stratified_fixed_and_cached(tmp_path: Path) -> None:
     assert (np.abs(counts - exact) < 1).all()
     again = load_dataset("digits", samples=101, data_dir=tmp_path)
     assert again.fingerprint == few.fingerprint != whole.fingerprint
-    assert isinstance(again.images, np.memmap)
+    assert isinstance(again.inputs, np.memmap)
     assert few.classes == 10
     assert ("Reading digits", 1797, 1797) in seen
     # a subset is a part of the whole, in its order
-    positions = [np.flatnonzero((whole.images == image).all(axis=(1, 2, 3)))[0] for image in few.images[:20]]
+    positions = [np.flatnonzero((whole.inputs == image).all(axis=(1, 2, 3)))[0] for image in few.inputs[:20]]
     assert positions == sorted(positions)
 
 

@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 def request(setup: Setup, round: int, scale: float = 1.0) -> Request:
     server = get_method(setup.experiment.method.name).server(setup.experiment.method, setup.task)
     payload = {name: t * scale if t.is_floating_point() else t for name, t in server.broadcast(round).items()}
-    return Request("run1", setup.experiment, setup.dataset.class_names, setup.dataset.image_shape, round, payload)
+    return Request("run1", setup.experiment, setup.dataset.class_names, setup.dataset.shape, round, payload)
 
 
 @pytest.fixture

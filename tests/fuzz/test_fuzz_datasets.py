@@ -91,16 +91,16 @@ def _zip(members: dict[str, bytes], draw: random.Random) -> bytes:
 
 
 def _sound(dataset: Dataset) -> bool:
-    labels, domains = np.asarray(dataset.labels), dataset.domains
+    labels, domains = np.asarray(dataset.labels), dataset.groups
     return (
-        dataset.images.dtype == np.uint8
-        and dataset.images.ndim == 4
-        and len(dataset.images) == len(labels) > 0
+        dataset.inputs.dtype == np.uint8
+        and dataset.inputs.ndim == 4
+        and len(dataset.inputs) == len(labels) > 0
         and labels.dtype == np.int64
         and bool((labels >= 0).all() and (labels < dataset.classes).all())
-        and all(type(name) is str for name in (*dataset.class_names, *dataset.domain_names, dataset.name))
+        and all(type(name) is str for name in (*dataset.class_names, *dataset.group_names, dataset.name))
         and (domains is None or (domains.shape == labels.shape and domains.dtype == np.int64))
-        and (domains is None or bool((domains >= 0).all() and (domains < len(dataset.domain_names)).all()))
+        and (domains is None or bool((domains >= 0).all() and (domains < len(dataset.group_names)).all()))
         and len(dataset.fingerprint) == 64
     )
 

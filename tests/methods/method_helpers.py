@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from fedl2g.experiment.policies import Aggregation
 from fedl2g.learning.client import Client, Task
-from fedl2g.learning.training import ImageView
+from fedl2g.learning.training import SampleView
 from fedl2g.methods.base import ClientHalf, Reply, Report, ServerHalf, Traits
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
 from fedl2g.rng import torch_stream
 from fedl2g.round.aggregator import ByRule
+from fedl2g.schema import images
 
 CLASSES, FEATURES, BATCH, EPOCHS, LR, SEED = 4, 6, 3, 2, 0.05, 11
 LABELS = ([0, 1, 1, 0, 1, 0, 1], [1, 2, 2, 1, 2], [0, 2])  # by client; class 3 exists nowhere
@@ -91,7 +92,7 @@ def make_world(method: str, models: tuple[str, ...] = ARCHITECTURES, scale: floa
     settings = known.options.model_validate({"name": method, **options})
     task = Task(
         classes=CLASSES,
-        image_shape=(1, 4, 4),
+        inputs=images(1, 4, 4),
         seed=SEED,
         rounds=5,
         auxiliary=models[0],
@@ -106,7 +107,7 @@ def make_world(method: str, models: tuple[str, ...] = ARCHITECTURES, scale: floa
     server, halves, start = known.server(settings, task), [], 0
     for number, part in enumerate(LABELS):
         positions = torch.arange(start, start + len(part))
-        view = ImageView(images, labels, positions, device=torch.device("cpu"), dtype=torch.float64)
+        view = SampleView(images, labels, positions, device=torch.device("cpu"), dtype=torch.float64)
         model = task.build_client(models[number % len(models)], number)
         halves.append(known.client(settings, Client(number, task, model, view, view)))
         start += len(part)

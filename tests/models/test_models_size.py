@@ -11,6 +11,7 @@ from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.models.catalog import GROUPS
 from fedl2g.models.size import parameters_of, smallest
+from fedl2g.schema import images
 from fedl2g.setup import Setup, auxiliary_architecture
 
 WITH_AUXILIARY = ("fml", "fedkd", "fedmrl")
@@ -29,8 +30,8 @@ def test_the_smallest_depends_on_the_image_size(pixels: int, cnn4: int, auxiliar
 
 
 def test_of_equal_networks_the_first_is_taken() -> None:
-    assert smallest(("resnet4", "small_cnn", "small_cnn"), classes=10, image_shape=(3, 16, 16)) == "small_cnn"
-    assert smallest(("resnet6", "resnet6"), classes=10, image_shape=(3, 16, 16)) == "resnet6"
+    assert smallest(("resnet4", "small_cnn", "small_cnn"), classes=10, inputs=images(3, 16, 16)) == "small_cnn"
+    assert smallest(("resnet6", "resnet6"), classes=10, inputs=images(3, 16, 16)) == "resnet6"
 
 
 @pytest.mark.parametrize("method", WITH_AUXILIARY)

@@ -106,7 +106,7 @@ def list_datasets(as_json: bool) -> None:
     """List the named datasets and the other accepted forms."""
     from fedl2g.datasets import describe_datasets
 
-    names = ("name", "description", "images", "classes", "image_size", "domains", "download_megabytes")
+    names = ("name", "description", "samples", "classes", "image_size", "domains", "download_megabytes")
     rows = [{name: getattr(entry, name) for name in names} for entry in describe_datasets()]
     if as_json:
         print_json(rows)

@@ -9,20 +9,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedl2g.datasets.arrays import content_of_arrays, digest_of_arrays
 from fedl2g.datasets.cache import Progress, cache_folder, cache_key, open_or_build
 from fedl2g.datasets.dataset import Content, Dataset
 from fedl2g.datasets.download import fetch
+from fedl2g.datasets.folders import file_identity, read_folder
 from fedl2g.datasets.images import BATCH
 from fedl2g.datasets.memory import PREFIX, key_of, not_stored
 from fedl2g.datasets.named import CATALOG, NamedDataset
-from fedl2g.datasets.user import (
-    call_function,
-    content_of_arrays,
-    digest_of_arrays,
-    file_identity,
-    read_folder,
-    read_npz,
-)
+from fedl2g.datasets.user import call_function, read_npz
 from fedl2g.errors import DataError, suggestion
 from fedl2g.references import is_reference
 
@@ -50,7 +45,7 @@ def load_dataset(
     """Load a dataset; on first use it is downloaded and decoded into the cache, later only opened.
 
     `name` is one of `dataset_names()`, the path of an .npz file or of a folder of images, or `package.module:function`.
-    `samples` keeps that many images: every class in proportion (rounded by largest remainder), drawn within each class
+    `samples` keeps that many of them: every class in proportion (rounded by largest remainder), drawn within each class
     by `RandomState(0)` in class order, and kept in the dataset's order; the same ones on every machine.
     `image_size` scales the images to squares of that many pixels; by default named datasets have the paper's size, .npz
     files and functions their own, folders 64.
@@ -110,19 +105,25 @@ def _locate(
 def _subset(whole: Dataset, samples: int) -> Content:
     chosen = choose_samples(whole.labels, samples, whole.name)
     return Content(
-        image_shape=whole.image_shape,
-        images=(whole.images[chosen[start : start + BATCH]] for start in range(0, samples, BATCH)),
+        schema=whole.schema,
+        inputs=(whole.inputs[chosen[start : start + BATCH]] for start in range(0, samples, BATCH)),
         labels=whole.labels[chosen],
         class_names=whole.class_names,
-        domains=None if whole.domains is None else whole.domains[chosen],
-        domain_names=whole.domain_names,
+        groups=None if whole.groups is None else whole.groups[chosen],
+        group_names=whole.group_names,
+        group_column=whole.group_column,
+        split=None if whole.split is None else whole.split[chosen],
+        dtype=str(whole.inputs.dtype),
+        scaling=whole.scaling,
     )
 
 
 def choose_samples(labels: NDArray[np.int64], samples: int, name: str) -> NDArray[np.int64]:
     """The indices, ascending, of a class-stratified subset; see `load_dataset` for the rule."""
     if samples > len(labels):
-        raise DataError(f"samples: {samples} is more than the {len(labels)} images of {name}; lower it or leave it out")
+        raise DataError(
+            f"samples: {samples} is more than the {len(labels)} samples of {name}; lower it or leave it out"
+        )
     sizes = np.bincount(labels)
     exact = sizes * samples / len(labels)
     shares = np.floor(exact).astype(np.int64)

@@ -23,6 +23,7 @@ from fedl2g.datasets.dataset import Content
 from fedl2g.datasets.download import RemoteFile
 from fedl2g.datasets.images import ImageFile, Pixels, decode_images, resize_images
 from fedl2g.errors import DataError
+from fedl2g.schema import images as image_schema
 
 Reader: TypeAlias = Callable[[Mapping[str, Path], int], Content]
 """Reads a dataset from its files (by name), at the given image size in pixels."""
@@ -36,7 +37,7 @@ class NamedDataset:
 
     name: str
     description: str
-    images: int
+    samples: int
     classes: int
     image_size: int
     read: Reader = field(repr=False)
@@ -58,8 +59,8 @@ def read_digits(files: Mapping[str, Path], size: int) -> Content:
     source = np.arange(size) * grey.shape[1] // size
     enlarged = grey[:, source][:, :, source]
     return Content(
-        image_shape=(3, size, size),
-        images=[np.repeat(enlarged[:, None], 3, axis=1)],
+        schema=image_schema(3, size, size),
+        inputs=[np.repeat(enlarged[:, None], 3, axis=1)],
         labels=bunch.target.astype(np.int64),
         class_names=tuple(str(digit) for digit in range(10)),
     )
@@ -88,8 +89,8 @@ def _read_cifar(path: Path, folder: str, members: list[str], label_bytes: int, n
         records = joined.reshape(-1, label_bytes + 3 * 32 * 32)
         class_names = tuple(raw[names].decode("ascii").split())
     return Content(
-        image_shape=(3, size, size),
-        images=resize_images(records[:, label_bytes:].reshape(-1, 3, 32, 32), size),
+        schema=image_schema(3, size, size),
+        inputs=resize_images(records[:, label_bytes:].reshape(-1, 3, 32, 32), size),
         labels=_checked_labels(records[:, label_bytes - 1], len(class_names), path),
         class_names=class_names,
     )
@@ -120,8 +121,8 @@ def read_flowers102(files: Mapping[str, Path], size: int) -> Content:
     _require(names, encoded, path)
     class_names = tuple(Flowers102.classes)
     return Content(
-        image_shape=(3, size, size),
-        images=decode_images([(name, partial(encoded.__getitem__, name)) for name in names], size, stretch=True),
+        schema=image_schema(3, size, size),
+        inputs=decode_images([(name, partial(encoded.__getitem__, name)) for name in names], size, stretch=True),
         labels=_checked_labels(labels, len(class_names), files["imagelabels.mat"]),
         class_names=class_names,
     )
@@ -139,8 +140,8 @@ def read_tiny_imagenet(files: Mapping[str, Path], size: int) -> Content:
     ids = sorted(set(of_member))
     number = {wordnet_id: position for position, wordnet_id in enumerate(ids)}
     return Content(
-        image_shape=(3, size, size),
-        images=_decode_zip(path, members, size),
+        schema=image_schema(3, size, size),
+        inputs=_decode_zip(path, members, size),
         labels=np.array([number[wordnet_id] for wordnet_id in of_member], dtype=np.int64),
         class_names=tuple(words.get(wordnet_id, wordnet_id) for wordnet_id in ids),
     )
@@ -176,12 +177,12 @@ def read_domainnet(files: Mapping[str, Path], size: int) -> Content:
             yield from _decode_zip(files[f"{domain}.zip"], members, size)
 
     return Content(
-        image_shape=(3, size, size),
-        images=images(),
+        schema=image_schema(3, size, size),
+        inputs=images(),
         labels=np.array(labels, dtype=np.int64),
         class_names=tuple(names.get(label, str(label)) for label in range(max(names) + 1)),
-        domains=np.array(domains, dtype=np.int64),
-        domain_names=DOMAINNET_DOMAINS,
+        groups=np.array(domains, dtype=np.int64),
+        group_names=DOMAINNET_DOMAINS,
     )
 
 
@@ -239,7 +240,7 @@ CATALOG: Mapping[str, NamedDataset] = {
         NamedDataset(
             name="digits",
             description="Handwritten digits of scikit-learn; needs no download.",
-            images=1_797,
+            samples=1_797,
             classes=10,
             image_size=32,
             read=read_digits,
@@ -247,7 +248,7 @@ CATALOG: Mapping[str, NamedDataset] = {
         NamedDataset(
             name="cifar10",
             description="Small photographs of animals and vehicles.",
-            images=60_000,
+            samples=60_000,
             classes=10,
             image_size=32,
             read=read_cifar10,
@@ -257,7 +258,7 @@ CATALOG: Mapping[str, NamedDataset] = {
         NamedDataset(
             name="cifar100",
             description="Small photographs of animals, plants and things.",
-            images=60_000,
+            samples=60_000,
             classes=100,
             image_size=32,
             read=read_cifar100,
@@ -267,7 +268,7 @@ CATALOG: Mapping[str, NamedDataset] = {
         NamedDataset(
             name="flowers102",
             description="Photographs of flowers; train, validation and test pooled.",
-            images=8_189,
+            samples=8_189,
             classes=102,
             image_size=64,
             read=read_flowers102,
@@ -282,7 +283,7 @@ CATALOG: Mapping[str, NamedDataset] = {
         NamedDataset(
             name="tiny-imagenet",
             description="ImageNet photographs at 64 pixels; the train images.",
-            images=100_000,
+            samples=100_000,
             classes=200,
             image_size=64,
             read=read_tiny_imagenet,
@@ -292,7 +293,7 @@ CATALOG: Mapping[str, NamedDataset] = {
         NamedDataset(
             name="domainnet",
             description="The same 345 things in six styles, from photographs to quick drawings.",
-            images=586_575,
+            samples=586_575,
             classes=345,
             image_size=64,
             read=read_domainnet,

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedl2g.datasets.dataset import SIDES
 from fedl2g.datasets.partition_spec import parse_partition
 from fedl2g.errors import DataError, SettingError
 
@@ -98,12 +99,14 @@ class Partition:
 def make_partition(
     spec: str,
     labels: NDArray[Any],
-    domains: NDArray[Any] | None,
+    groups: NDArray[Any] | None,
     *,
     clients: int,
     classes: int,
     seed: int,
     test_fraction: float = 0.25,
+    column: str = "domain",
+    split: NDArray[Any] | None = None,
 ) -> Partition:
     """Distribute a dataset's samples among clients according to `spec`, and split each client into train and test.
 
@@ -113,7 +116,11 @@ def make_partition(
                         out, with a warning, where the clients are full before them.
     `domain`            feature shift: client i holds domain i mod D. Clients that share a domain split it evenly at
                         random; with fewer clients than domains only the first domains are used.
+    `by:COLUMN`         the same for the groups of any column: subjects, hospitals, cameras as clients.
     `file:PATH`         a JSON file: client -> indices (then split here), or what `Partition.to_json` writes.
+
+    `groups` are the values of `column`. Where the data come with a split (numbers of `dataset.SIDES`), each client's
+    samples keep their sides; else they are split at random.
     """
     setting = parse_partition(spec)
     labels = np.asarray(labels)
@@ -139,10 +146,12 @@ def make_partition(
         held = _dirichlet(labels, clients, classes, setting.beta, random)
     elif setting.classes_per_client is not None:
         held = _pathological(labels, clients, classes, setting.classes_per_client, random)
-    elif setting.kind == "domain":
-        held = _by_domain(domains, clients, random)
+    elif setting.kind in ("domain", "by"):
+        held = _by_group(groups, setting.column, column, clients, random)
     else:
         held = np.array_split(random.permutation(len(labels)), clients)
+    if split is not None:
+        return _given_split(held, spec, np.asarray(split))
     return _split(held, spec, test_fraction, random)
 
 
@@ -234,21 +243,51 @@ def _pathological(
     return [np.concatenate(pieces) if pieces else np.empty(0, np.int64) for pieces in parts]
 
 
-def _by_domain(domains: NDArray[Any] | None, clients: int, random: np.random.RandomState) -> list[Indices]:
-    """Give client i the domain i mod D."""
-    if domains is None:
+def _by_group(
+    groups: NDArray[Any] | None, wanted: str | None, column: str, clients: int, random: np.random.RandomState
+) -> list[Indices]:
+    """Give client i the group i mod G."""
+    if groups is None and wanted is None:
         raise DataError(
             "partition: 'domain' needs domains, but this dataset has none; expected one such as domainnet or a folder "
             "of domains; choose another dataset or another partition"
         )
-    present = np.unique(domains)
+    if groups is None or wanted not in (None, column):
+        has = "no groups" if groups is None else f"the groups {column!r}"
+        raise DataError(
+            f"partition: 'by:{wanted}' needs the column {wanted!r}, but this dataset has {has}; choose "
+            f"{'another partition' if groups is None else f'by:{column}'}"
+        )
+    present = np.unique(groups)
+    if wanted is not None and len(present) > clients:
+        _log.warning(
+            "partition: by:%s has %d groups for %d clients: only the first %d are used; set clients = %d to use all",
+            *(wanted, len(present), clients, clients, len(present)),
+        )
     held: list[Indices] = [np.empty(0, np.int64)] * clients
-    for position, domain in enumerate(present[:clients]):
+    for position, group in enumerate(present[:clients]):
         sharers = range(position, clients, len(present))
-        shuffled = random.permutation(np.flatnonzero(domains == domain))
+        shuffled = random.permutation(np.flatnonzero(groups == group))
         for client, piece in zip(sharers, np.array_split(shuffled, len(sharers)), strict=True):
             held[client] = piece
     return held
+
+
+def _given_split(held: Iterable[Indices], spec: str, split: NDArray[Any]) -> Partition:
+    """Every client's samples on the sides that the data give them."""
+    sides: list[list[Indices]] = [[], [], []]
+    has_validation = bool((split == SIDES.index("validation")).any())
+    for client, indices in enumerate(held):
+        ordered = np.sort(np.asarray(indices, dtype=np.int64))
+        for number, side in enumerate(SIDES[: 3 if has_validation else 2]):
+            part = ordered[split[ordered] == number]
+            if not len(part):
+                raise DataError(
+                    f"partition: {spec!r} leaves client {client} without {side} samples of the split that the data "
+                    "give; use fewer clients, another partition, or data without a split"
+                )
+            sides[number].append(part)
+    return Partition(*(tuple(side) for side in sides))
 
 
 def _split(held: Iterable[Indices], spec: str, test_fraction: float, random: np.random.RandomState) -> Partition:
