@@ -44,7 +44,7 @@ from fedl2g.models.calibration import LAYOUTS, _stepper
 from fedl2g.models.catalog import resolve_models
 from fedl2g.process import keep_freed_memory
 from fedl2g.round.record import RoundRecord
-from fedl2g.schema import images
+from fedl2g.schema import image_schema
 from fedl2g.setup import Setup
 
 RESULTS = Path(__file__).parent / "results"
@@ -172,7 +172,7 @@ class Bench:
         """The guiding step / double backward."""
         for name in architectures:
             torch.manual_seed(0)
-            model = build_model(name, classes=100, inputs=images(3, 32, 32)).train()
+            model = build_model(name, classes=100, inputs=image_schema(3, 32, 32)).train()
             guide, y = torch.randn(100, 512), torch.arange(10)
             study, quiz = (torch.randn(10, 3, 32, 32), y), (torch.randn(10, 3, 32, 32), y + 10)
 

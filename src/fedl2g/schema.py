@@ -84,6 +84,6 @@ def _column(name: str, categories: list[str] | None = None) -> Column:
     return Column(name, None if categories is None else tuple(categories))
 
 
-def images(channels: int, height: int, width: int) -> Schema:
+def image_schema(channels: int, height: int, width: int) -> Schema:
     """The schema of images of this size."""
     return Schema("image", (channels, height, width))

@@ -17,6 +17,7 @@ from fedl2g.experiment import Experiment
 from fedl2g.learning.client import Task
 from fedl2g.learning.devices import resolve_device
 from fedl2g.methods.registry import get_method
+from fedl2g.models.catalog import check_kind
 from fedl2g.models.size import smallest
 from fedl2g.references import is_reference, load_plugin, loaded_plugins
 from fedl2g.schema import Schema
@@ -51,6 +52,7 @@ class Setup:
             quiz=choices.quiz,
             dtype=getattr(torch, e.precision),
             channels_last=e.channels_last,
+            feature_dim=e.feature_dim,
         )
 
     def architecture(self, client: int) -> str:
@@ -88,6 +90,7 @@ class Setup:
         resolve_device(self.experiment.device)
         named = [*self.experiment.architectures, self.experiment.auxiliary or ""]
         for name in dict.fromkeys(named):
+            check_kind(name, self.dataset.schema.kind)
             if is_reference(name):
                 self.task.build(name, "check")
 
@@ -97,7 +100,7 @@ def auxiliary_architecture(experiment: Experiment, classes: int, inputs: Schema)
     traits, group = get_method(experiment.method.name).traits, experiment.architectures
     if not traits.auxiliary_network:
         return group[0]  # its head is like every other
-    return experiment.auxiliary or smallest(group, classes=classes, inputs=inputs)
+    return experiment.auxiliary or smallest(group, classes=classes, inputs=inputs, feature_dim=experiment.feature_dim)
 
 
 def prepare(experiment: Experiment, progress: Progress | None = None, data: Dataset | None = None) -> Setup:

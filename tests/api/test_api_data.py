@@ -17,7 +17,7 @@ from fedl2g.api.networks import models_setting
 from fedl2g.datasets import load_dataset
 from fedl2g.errors import DataError, SettingError
 from fedl2g.models import build_model
-from fedl2g.schema import images
+from fedl2g.schema import image_schema
 
 
 @pytest.fixture(autouse=True)
@@ -113,14 +113,14 @@ def test_a_class_of_a_notebook_lives_in_the_session():
     name = models_setting(make)
     assert session.is_kept(name)
     assert models_setting(make) == name
-    built = build_model(name, classes=3, inputs=images(3, 8, 8))
+    built = build_model(name, classes=3, inputs=image_schema(3, 8, 8))
     assert built(torch.zeros(2, 3, 8, 8))[1].shape == (2, 3)
 
 
 def test_copies_of_a_network_start_with_its_weights():
     network = Net()
     name = models_setting(network)
-    one, two = (build_model(name, classes=2, inputs=images(3, 8, 8)) for _ in range(2))
+    one, two = (build_model(name, classes=2, inputs=image_schema(3, 8, 8)) for _ in range(2))
     given = network.body[1].weight
     for built in (one, two):
         assert any(torch.equal(p, given) and p is not given for p in built.parameters() if p.shape == given.shape)
@@ -132,7 +132,7 @@ def test_copies_of_a_network_start_with_its_weights():
 
 def test_another_session_says_how_to_put_it_in_a_file():
     with pytest.raises(SettingError, match="Net_0 was defined in another Python session; put it in a file"):
-        build_model("fedl2g.session:Net_0", classes=2, inputs=images(3, 8, 8))
+        build_model("fedl2g.session:Net_0", classes=2, inputs=image_schema(3, 8, 8))
 
 
 def test_what_is_no_network_is_refused():

@@ -32,6 +32,7 @@ from fedl2g.deploy.site_file import read_site
 from fedl2g.engines.flower.messages import Request
 from fedl2g.errors import SettingError
 from fedl2g.methods.registry import get_method
+from fedl2g.schema import image_schema
 
 NEW = (
     "deploy", "new", "hospitals", "--site", "north", "--site", "south", "--class", "zero", "--class", "one",
@@ -281,7 +282,7 @@ def test_labels_outside_the_federation_are_refused() -> None:
     from fedl2g.datasets import Dataset
 
     pictures = np.zeros((2, 1, 8, 8), dtype=np.uint8)
-    dataset = Dataset("x", pictures, np.array([0, 5]), ("a", "b"), None, (), "f")
+    dataset = Dataset("x", image_schema(1, 8, 8), pictures, np.array([0, 5]), ("a", "b"), None, (), "f")
     verdict = check._try("labels", lambda: check._labels(dataset))
     assert (verdict.good, verdict.detail) == (False, "labels range from 0 to 5; expected 0 to 1")
 

@@ -19,12 +19,18 @@ from fedl2g.datasets import Dataset, load_dataset
 from fedl2g.datasets.cache import cache_folder, open_or_build
 from fedl2g.datasets.dataset import Content
 from fedl2g.errors import DataError
+from fedl2g.schema import image_schema
 
 
 def content(count: int = 6, seed: int = 0) -> Content:
     images = np.random.RandomState(seed).randint(0, 256, (count, 1, 4, 5)).astype(np.uint8)
     return Content(
-        (1, 4, 5), [images[:2], images[2:]], np.arange(count) % 2, ("a", "b"), np.arange(count) % 3, ("x", "y", "z")
+        image_schema(1, 4, 5),
+        [images[:2], images[2:]],
+        np.arange(count) % 2,
+        ("a", "b"),
+        np.arange(count) % 3,
+        ("x", "y", "z"),
     )
 
 
@@ -62,7 +68,7 @@ def damage_missing(entry: Path) -> None:
 
 
 def damage_short(entry: Path) -> None:
-    with open(entry / "images.npy", "ab") as file:
+    with open(entry / "inputs.npy", "ab") as file:
         file.truncate(140)
 
 
@@ -80,9 +86,9 @@ def damage_sizes(entry: Path) -> None:
 
 
 def damage_header(entry: Path) -> None:
-    data = bytearray((entry / "images.npy").read_bytes())
+    data = bytearray((entry / "inputs.npy").read_bytes())
     data[:10] = b"0123456789"
-    (entry / "images.npy").write_bytes(data)
+    (entry / "inputs.npy").write_bytes(data)
 
 
 def damage_all(entry: Path) -> None:
@@ -108,7 +114,7 @@ def test_an_interrupted_build_leaves_nothing_behind(tmp_path: Path) -> None:
             yield next(iter(whole.inputs))
             raise KeyboardInterrupt
 
-        return Content((1, 4, 5), images(), whole.labels, whole.class_names)
+        return Content(image_schema(1, 4, 5), images(), whole.labels, whole.class_names)
 
     with pytest.raises(KeyboardInterrupt):
         open_or_build("mine", "key", tmp_path, broken)
@@ -122,7 +128,7 @@ def test_an_interrupted_build_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_source_with_too_few_images_is_refused(tmp_path: Path) -> None:
     def short() -> Content:
         whole = content()
-        return Content((1, 4, 5), list(whole.inputs)[:1], whole.labels, whole.class_names)
+        return Content(image_schema(1, 4, 5), list(whole.inputs)[:1], whole.labels, whole.class_names)
 
     with pytest.raises(DataError, match="6 labels but 2 images"):
         open_or_build("mine", "key", tmp_path, short)
@@ -213,7 +219,7 @@ def test_samples_are_class_stratified_fixed_and_cached(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"samples": 1798}, "more than the 1797 images of digits"),
+        ({"samples": 1798}, "more than the 1797 samples of digits"),
         ({"samples": 0}, "samples: 0 is not allowed"),
         ({"image_size": 0}, "image_size: 0 is not allowed"),
     ],

@@ -233,10 +233,10 @@ class TestNamed:
         assert (dataset.inputs.shape, dataset.classes) == ((1797, 3, 32, 32), 10)
         assert dataset.inputs.min() == 0
         assert dataset.inputs.max() == 255
-        expected = np.rint(load_digits().inputs * 255 / 16)
+        expected = np.rint(load_digits().images * 255 / 16)
         for channel in range(3):
             assert (dataset.inputs[:, channel, 1::4, 2::4] == expected).all()
-        assert load_dataset("digits", image_size=28, data_dir=tmp_path).image_shape == (3, 28, 28)
+        assert load_dataset("digits", image_size=28, data_dir=tmp_path).shape == (3, 28, 28)
 
     def test_the_catalog_is_complete(self) -> None:
         assert set(dataset_names()) == {"digits", "cifar10", "cifar100", "flowers102", "tiny-imagenet", "domainnet"}
@@ -327,7 +327,8 @@ class TestNpz:
         [
             ({"labels": [0]}, "no array named 'images'"),
             ({"images": images(2, 4, 4)}, "no array named 'labels'"),
-            ({"images": np.zeros((2, 4, 4)), "labels": [0, 1]}, "type float64; expected uint8"),
+            ({"images": np.zeros((2, 4, 4), int), "labels": [0, 1]}, "type int64; expected uint8"),
+            ({"images": np.full((2, 4, 4), 7.0), "labels": [0, 1]}, "from 7 to 7; expected fractions"),
             ({"images": images(2, 4), "labels": [0, 1]}, r"shape \(2, 4\)"),
             ({"images": images(0, 4, 4), "labels": []}, "not empty"),
             ({"images": images(2, 3, 8, 8), "labels": [0, 1]}, r"transpose\(0, 2, 3, 1\)"),

@@ -32,12 +32,12 @@ from fedl2g.methods.fedl2g import (
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import PRESENT, Payload, check_payload
 from fedl2g.round.aggregator import ByRule
-from fedl2g.schema import images
+from fedl2g.schema import image_schema
 from fedl2g.setup import Setup
 from fedl2g.uploads.dense import Dense
 
 TASK = Task(
-    classes=3, inputs=images(1, 8, 8), seed=5, rounds=1, auxiliary="small_cnn", feature_dim=2, dtype=torch.float64
+    classes=3, inputs=image_schema(1, 8, 8), seed=5, rounds=1, auxiliary="small_cnn", feature_dim=2, dtype=torch.float64
 )
 CPU = torch.device("cpu")
 F32 = torch.float32

@@ -14,8 +14,7 @@ from fedl2g.datasets.dataset import SIDES, Content, Scaling
 from fedl2g.datasets.images import resize_images
 from fedl2g.datasets.text import encode, longest, text_schema
 from fedl2g.errors import DataError, choices
-from fedl2g.schema import KINDS, PLURALS, Column, Kind, Schema
-from fedl2g.schema import images as image_schema
+from fedl2g.schema import KINDS, PLURALS, Column, Kind, Schema, image_schema
 
 KEYS = (
     "images", "inputs", "labels", "domains", "groups", "class_names", "domain_names", "group_names", "split", "kind",
@@ -39,9 +38,11 @@ def content_of_arrays(arrays: Mapping[str, NDArray[Any]], origin: str, image_siz
     """Check a user's arrays and convert them to the package's form."""
     if "labels" not in arrays or ("images" in arrays) == ("inputs" in arrays):
         missing = "labels" if "labels" not in arrays else "images"
-        found = "both 'images' and 'inputs'" if "inputs" in arrays and "images" in arrays else f"no array {missing!r}"
+        found = (
+            "both 'images' and 'inputs'" if "inputs" in arrays and "images" in arrays else f"no array named {missing!r}"
+        )
         raise DataError(
-            f"{origin}: it has {found}; expected 'images' and 'labels', or 'inputs' and 'labels' for other kinds of data"
+            f"{origin}: it has {found}; expected 'images' and 'labels', or 'inputs' and 'labels' for other kinds"
         )
     kind = kind_of_arrays(arrays, origin)
     if image_size is not None and kind != "image":
@@ -80,7 +81,7 @@ def kind_of_arrays(arrays: Mapping[str, NDArray[Any]], origin: str) -> Kind:
         return "text"
     if inputs.dtype.kind in "iufb" and inputs.ndim in (2, 3, 4):
         signal: Kind = "image" if inputs.dtype in (np.uint8, np.uint16) else "signal"
-        return ("table", signal, "image")[inputs.ndim - 2]  # type: ignore[return-value]
+        return ("table", signal, "image")[inputs.ndim - 2]
     raise DataError(
         f"{origin}: its inputs are of type {inputs.dtype} and shape {inputs.shape}; expected images (N x H x W or "
         "N x H x W x C), signals (N x channels x time), a table of numbers (N x columns), or N texts"
@@ -96,8 +97,8 @@ def images_of_array(images: NDArray[Any], origin: str, *, scaled: bool = False) 
         images = images.astype(np.float32)
         if not np.isfinite(images).all() or (not scaled and images.size and (images.min() < 0 or images.max() > 1)):
             raise DataError(
-                f"{origin}: its images have values from {images.min():g} to {images.max():g}; expected fractions from 0 "
-                "to 1, or uint8 or uint16; scale them, or store 'mean' and 'std' of each channel beside them"
+                f"{origin}: its images have values from {images.min():g} to {images.max():g}; expected fractions "
+                "from 0 to 1, or uint8 or uint16; scale them, or store 'mean' and 'std' of each channel beside them"
             )
     if images.dtype not in _PIXELS:
         raise DataError(
@@ -176,8 +177,8 @@ def _texts(samples: NDArray[Any], arrays: Mapping[str, NDArray[Any]], origin: st
         return text_content(_strings(samples, "inputs", origin))
     if samples.ndim != 2 or 0 in samples.shape or samples.dtype.kind not in "iu" or samples.min() < 0:
         raise DataError(
-            f"{origin}: its texts are of type {samples.dtype} and shape {samples.shape}; expected N texts, or token ids "
-            "of shape N x tokens, filled with 0"
+            f"{origin}: its texts are of type {samples.dtype} and shape {samples.shape}; expected N texts, or token "
+            "ids of shape N x tokens, filled with 0"
         )
     ids = samples.astype(np.int32)
     used = ids > 0

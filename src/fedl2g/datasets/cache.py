@@ -1,8 +1,8 @@
 """The dataset cache: every dataset is decoded once, then opened as memory-mapped files.
 
-An entry is a folder `KEY/` with inputs.npy, labels.npy, optionally groups.npy and split.npy, and meta.json. It is created atomically
-and under a lock, so that neither a crash nor a second process can leave a broken entry. An entry damaged later is
-detected when it is opened, and rebuilt.
+An entry is a folder `KEY/` with inputs.npy, labels.npy, optionally groups.npy and split.npy, and meta.json. It is
+created atomically and under a lock, so that neither a crash nor a second process can leave a broken entry. An entry
+damaged later is detected when it is opened, and rebuilt.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedl2g.schema import Schema, images
+from fedl2g.schema import Schema, image_schema
 
 META_FILE, INPUTS_FILE, LABELS_FILE = "meta.json", "inputs.npy", "labels.npy"
 GROUPS_FILE, SPLIT_FILE = "groups.npy", "split.npy"
@@ -84,11 +84,14 @@ class Dataset:
         inputs, labels = _load(folder, INPUTS_FILE, meta["file_sizes"], mmap_mode="r"), found[LABELS_FILE]
         if inputs is None or labels is None or inputs.dtype.kind not in "uif":
             raise ValueError(f"{folder} has no inputs or no labels")
-        schema = Schema.from_json(meta["schema"]) if "schema" in meta else images(*inputs.shape[1:])
+        schema = Schema.from_json(meta["schema"]) if "schema" in meta else image_schema(*inputs.shape[1:])
         if inputs.shape[1:] != schema.shape:
             raise ValueError(f"{folder} has inputs of another shape than its schema")
         scaling = Scaling(*(tuple(map(float, given)) for given in meta["scaling"])) if meta.get("scaling") else None
-        class_names, group_names = tuple(meta["class_names"]), tuple(meta.get("group_names", meta.get("domain_names")))
+        class_names, group_names = (
+            tuple(meta["class_names"]),
+            tuple(meta["group_names" if "group_names" in meta else "domain_names"]),
+        )
         column = meta.get("group_column", "domain")
         texts = (meta["name"], meta["fingerprint"], column, *class_names, *group_names)
         if not all(isinstance(text, str) for text in texts) or len(meta["fingerprint"]) != 64:

@@ -12,7 +12,7 @@ import numpy as np
 from fedl2g.datasets.dataset import Content
 from fedl2g.datasets.images import ImageFile, decode_images
 from fedl2g.errors import DataError
-from fedl2g.schema import images as image_schema
+from fedl2g.schema import image_schema
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 FOLDER_IMAGE_SIZE = 64

@@ -23,7 +23,7 @@ from fedl2g.datasets.dataset import Content
 from fedl2g.datasets.download import RemoteFile
 from fedl2g.datasets.images import ImageFile, Pixels, decode_images, resize_images
 from fedl2g.errors import DataError
-from fedl2g.schema import images as image_schema
+from fedl2g.schema import image_schema
 
 Reader: TypeAlias = Callable[[Mapping[str, Path], int], Content]
 """Reads a dataset from its files (by name), at the given image size in pixels."""

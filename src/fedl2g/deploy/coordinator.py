@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedl2g.errors import SettingError
 from fedl2g.experiment.identity import SITES
-from fedl2g.schema import Schema, images
+from fedl2g.schema import Schema, image_schema
 
 if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
@@ -37,7 +37,7 @@ class FederationTable(BaseModel):
     @property
     def inputs(self) -> Schema:
         """The form of the samples at every site."""
-        return images(*self.image_shape)
+        return image_schema(*self.image_shape)
 
     @field_validator("image_shape")
     @classmethod

@@ -18,7 +18,7 @@ from fedl2g.experiment import Experiment
 from fedl2g.files import reason_of, write_text
 from fedl2g.learning.devices import resolve_device
 from fedl2g.references import is_reference, references_in, require_trust
-from fedl2g.schema import Schema, images
+from fedl2g.schema import Schema, image_schema
 from fedl2g.setup import Setup, with_validation
 
 _FEDERATION = "federation.json"
@@ -61,7 +61,9 @@ def stored_setup(file: SiteFile, run: Path, *, trust: bool = False) -> Setup:
         about = json.loads(path.read_text(encoding="utf-8"))
         settings: dict[str, Any] = dict(about["experiment"])
         classes = tuple(map(str, about["classes"]))
-        inputs = Schema.from_json(about["inputs"]) if "inputs" in about else images(*map(int, about["image_shape"]))
+        inputs = (
+            Schema.from_json(about["inputs"]) if "inputs" in about else image_schema(*map(int, about["image_shape"]))
+        )
         require_trust(references_in(settings), path, trust=trust)
         experiment = Experiment(**settings)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:

@@ -106,7 +106,7 @@ class Host:
         return self.method.client(self.setup.experiment.method, built)
 
     def _preparation(self, client: int, train: Tensor) -> Preparation:
-        """A client's preparation, with the statistics of its train samples: computed once, however often it is built."""
+        """A client's preparation, with the statistics of its train samples: computed only once."""
         prepare = preparation(self.setup.dataset, self.inputs.dtype, self.task.dtype)
         if client not in self._statistics:
             prepare.fit(chunks(self.inputs, train))

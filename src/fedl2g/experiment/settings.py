@@ -91,6 +91,9 @@ class Experiment(BaseModel):
     models: str = Field(
         "small", description="A model group, or architectures separated by commas; client i gets number i mod count."
     )
+    feature_dim: int = Field(
+        512, ge=1, le=65_536, description="The common width of all networks' features; the paper's is 512."
+    )
     clients: int = Field(20, ge=1, le=1_000_000, description="Number of clients.")
     participation: float = Field(1.0, gt=0, le=1, description="Share of the clients that train in each round.")
     sampler: Annotated[str, AfterValidator(samplers.check), samplers] | None = Field(
@@ -273,8 +276,9 @@ class Experiment(BaseModel):
         settings = {**dumped, "sampler": self.sampler_name, "rounds": rounds}
         if self.layout != "auto":  # resolved, so that a changed table gives another fingerprint
             settings["layout"] = sorted(self.channels_last)
-        if not self.validation_fraction:  # so that runs from before this setting can go on
-            del settings["validation_fraction"]
+        for name, absent in identity.ABSENT.items():  # so that runs from before these settings can go on
+            if settings[name] == absent:
+                del settings[name]
         return identity.fingerprint(settings)
 
     def to_toml(self) -> str:

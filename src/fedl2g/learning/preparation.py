@@ -40,7 +40,7 @@ class Preparation(nn.Module):
 class ImagePreparation(Preparation):
     """Pixels to [-1, 1] by the range of their type, or by a given mean and standard deviation of each channel."""
 
-    def __init__(self, dtype: torch.dtype, pixels: torch.dtype, scaling: Scaling | None) -> None:
+    def __init__(self, dtype: torch.dtype, pixels: torch.dtype = torch.uint8, scaling: Scaling | None = None) -> None:
         super().__init__(dtype)
         self.half_range = _RANGE.get(pixels, 1.0) / 2
         self.scaled = scaling is not None

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fedl2g.errors import SettingError
-from fedl2g.models import small
-from fedl2g.models.catalog import resolve_models
+from fedl2g.models import sensor, small, table, text
+from fedl2g.models.catalog import check_kind, resolve_models
 from fedl2g.models.split import Builder, SplitModel, split_model
 from fedl2g.references import is_reference, load_reference, parse_reference
 from fedl2g.schema import Schema
@@ -19,7 +19,7 @@ def build_model(name: str, *, classes: int, inputs: Schema, feature_dim: int = 5
 
     `name` is an architecture of the catalog or the user's factory, "package.module:function[#head attribute]". The
     weights are drawn from torch's global generator: seed it first for repeatable ones. `inputs` says
-    what one sample is, such as `fedl2g.schema.images(3, 32, 32)`.
+    what one sample is, such as `fedl2g.schema.image_schema(3, 32, 32)`.
     """
     for what, value in (("classes", classes), ("feature_dim", feature_dim)):
         if value < 1:
@@ -29,12 +29,14 @@ def build_model(name: str, *, classes: int, inputs: Schema, feature_dim: int = 5
     resolved = resolve_models(name)
     if resolved != (name,):
         raise SettingError(f"models: {name!r} names {len(resolved)} models; expected one of {', '.join(resolved)}")
+    check_kind(name, inputs.kind)
     return _builder(name)(classes, inputs, feature_dim)
 
 
 def _builder(name: str) -> Builder:
-    if name in small.BUILDERS:
-        return small.BUILDERS[name]
+    for group in (small, sensor, table, text):
+        if name in group.BUILDERS:
+            return group.BUILDERS[name]
     from fedl2g.models import architectures  # lazily: torchvision takes as long to import as torch
 
     return architectures.BUILDERS[name]

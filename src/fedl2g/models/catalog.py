@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fedl2g.errors import SettingError, suggestion
 from fedl2g.references import is_reference
+from fedl2g.schema import PLURALS, Kind
 
 _HTFE4 = ("cnn4", "googlenet", "mobilenet_v2", "resnet18")
 _DEEP_RESNETS = ("resnet34", "resnet50", "resnet101", "resnet152")
@@ -13,6 +14,9 @@ _HTFE8 = _HTFE4 + _DEEP_RESNETS
 _TRANSFORMERS = ("vit_b_16", "vit_b_32")
 _SHALLOW_RESNETS = ("resnet4", "resnet6", "resnet8", "resnet10")
 _SMALL = ("small_cnn", "small_googlenet", "small_mobilenet", "small_resnet")
+_SENSOR = ("sensor_cnn", "sensor_dilated", "sensor_resnet", "sensor_gru")
+_TABLE = ("table_logistic", "table_mlp", "table_deep", "table_resnet")
+_TEXT = ("text_bag", "text_cnn", "text_gru", "text_transformer")
 
 ARCHITECTURES: tuple[str, ...] = (
     "cnn4",
@@ -23,6 +27,9 @@ ARCHITECTURES: tuple[str, ...] = (
     "mobilenet_v2",
     *_TRANSFORMERS,
     *_SMALL,
+    *_SENSOR,
+    *_TABLE,
+    *_TEXT,
 )
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -33,6 +40,17 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "htfe9": (*_SHALLOW_RESNETS, "resnet18", *_DEEP_RESNETS),
     "htm10": _HTFE8 + _TRANSFORMERS,
     "small": _SMALL,
+    "sensor": _SENSOR,
+    "table": _TABLE,
+    "text": _TEXT,
+}
+
+GROUP_OF_KIND: dict[Kind, str] = {"image": "small", "signal": "sensor", "table": "table", "text": "text"}
+"""The group for each kind of data where none is named."""
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(_SENSOR, "signal"),
+    **dict.fromkeys(_TABLE, "table"),
+    **dict.fromkeys(_TEXT, "text"),
 }
 
 # The layout `preset`: architectures whose training step was faster in channels_last memory on two kinds of CPU (AMD
@@ -69,6 +87,21 @@ def _resolve(name: str) -> tuple[str, ...]:
         f"models: {name!r} is not known; {suggestion(name.lower(), [*GROUPS, *ARCHITECTURES])}expected a group "
         f"({', '.join(GROUPS)}), an architecture ({', '.join(ARCHITECTURES)}) or your own package.module:function"
     )
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of data that an architecture of this package takes."""
+    return _KINDS.get(name, "image")
+
+
+def check_kind(name: str, kind: Kind) -> None:
+    """Raise SettingError if an architecture of this package takes another kind of data."""
+    takes = kind_of(name)
+    if name in ARCHITECTURES and takes != kind:
+        raise SettingError(
+            f"models: {name} takes {PLURALS[takes]}, but the data are {PLURALS[kind]}; choose the group "
+            f"{GROUP_OF_KIND[kind]}, one of its architectures ({', '.join(GROUPS[GROUP_OF_KIND[kind]])}) or your own"
+        )
 
 
 def has_equal_heads(names: Sequence[str]) -> bool:

@@ -8,15 +8,24 @@ import torch
 
 from fedl2g.models.build import build_model
 from fedl2g.models.calibration import step_seconds
+from fedl2g.models.catalog import kind_of
 from fedl2g.models.example import example_batch
 from fedl2g.models.size import count
 from fedl2g.models.split import FeaturePool, SplitModel
-from fedl2g.schema import Schema, images
+from fedl2g.schema import Column, Kind, Schema, image_schema
+
+EXAMPLES: dict[Kind, Schema] = {
+    "signal": Schema("signal", (9, 128)),
+    "table": Schema("table", (30,), tuple(Column(str(number)) for number in range(30))),
+    "text": Schema("text", (64,), vocabulary=1 << 14),
+}
+"""What networks of the other kinds are described with: the signals of `har`, the columns of `breast-cancer`, texts."""
 
 
 def describe_model(name: str, *, classes: int, image_size: int, measure: bool = True) -> dict[str, Any]:
     """The number of parameters, the feature width before pooling and, with `measure`, the time of a training step."""
-    shape = images(3, image_size, image_size)
+    kind = kind_of(name)
+    shape = image_schema(3, image_size, image_size) if kind == "image" else EXAMPLES[kind]
     with torch.device("meta"):
         model = build_model(name, classes=classes, inputs=shape)
     return {

@@ -10,7 +10,7 @@ from fedl2g.datasets.named import CATALOG
 from fedl2g.errors import FedL2GError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.registry import get_method
-from fedl2g.schema import Schema, images
+from fedl2g.schema import Schema, image_schema
 from fedl2g.setup import auxiliary_architecture
 
 
@@ -29,7 +29,7 @@ def data_size(dataset: str, image_size: int | None = None) -> DataSize:
     if dataset in CATALOG:
         entry = CATALOG[dataset]
         pixels = image_size or entry.image_size
-        return DataSize(entry.samples, entry.classes, images(3, pixels, pixels))
+        return DataSize(entry.samples, entry.classes, image_schema(3, pixels, pixels))
     if dataset.endswith(".npz"):
         return _npz_size(dataset, image_size)
     loaded = load_dataset(dataset, image_size=image_size)  # the run will find it in the cache
@@ -47,7 +47,7 @@ def _npz_size(path: str, image_size: int | None) -> DataSize:
             shape, labels = arrays["images"].shape, arrays["labels"]
             classes = len(arrays["class_names"]) if "class_names" in arrays.files else len(np.unique(labels))
         height, width = (image_size, image_size) if image_size else shape[1:3]
-        return DataSize(len(labels), classes, images(shape[3] if len(shape) > 3 else 1, height, width))
+        return DataSize(len(labels), classes, image_schema(shape[3] if len(shape) > 3 else 1, height, width))
     except FedL2GError:
         raise
     except Exception as error:  # numpy and zipfile raise many types of errors for malformed files
