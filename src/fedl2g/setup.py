@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from fedl2g.datasets import Dataset, Partition, load_dataset, make_partition
+from fedl2g.datasets import Dataset, Partition, load_dataset, make_partition, parse_partition
 from fedl2g.datasets.cache import open_whole
+from fedl2g.datasets.tables import Roles, listed
 from fedl2g.datasets.validation import hold_out
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
@@ -112,7 +113,21 @@ def prepare(experiment: Experiment, progress: Progress | None = None, data: Data
 def load_data(experiment: Experiment, progress: Progress | None = None) -> Dataset:
     """The dataset of an experiment."""
     return load_dataset(
-        experiment.dataset, samples=experiment.samples, image_size=experiment.image_size, progress=progress
+        experiment.dataset,
+        samples=experiment.samples,
+        image_size=experiment.image_size,
+        progress=progress,
+        roles=roles_of(experiment),
+    )
+
+
+def roles_of(experiment: Experiment) -> Roles:
+    """Which column of a table is what."""
+    return Roles(
+        experiment.label,
+        listed(experiment.text),
+        listed(experiment.ignore),
+        parse_partition(experiment.partition).column,
     )
 
 

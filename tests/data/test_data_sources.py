@@ -23,7 +23,8 @@ from fedl2g.datasets import Dataset, dataset_names, describe_datasets, load_data
 from fedl2g.datasets import loading as loading_module
 from fedl2g.datasets.dataset import Content
 from fedl2g.datasets.download import RemoteFile
-from fedl2g.datasets.named import (
+from fedl2g.datasets.kinds import NAMED
+from fedl2g.datasets.named_images import (
     CATALOG,
     DOMAINNET_DOMAINS,
     read_cifar10,
@@ -210,10 +211,10 @@ class TestNamed:
 
     def test_domainnet(self, tmp_path: Path) -> None:
         content = read_domainnet(self.domainnet(tmp_path), 64)
-        assert content.domain_names == DOMAINNET_DOMAINS
+        assert content.group_names == DOMAINNET_DOMAINS
         assert content.class_names == ("aircraft_carrier", "zigzag")
-        assert content.domains is not None
-        assert content.domains.tolist() == np.repeat(range(6), 4).tolist()
+        assert content.groups is not None
+        assert content.groups.tolist() == np.repeat(range(6), 4).tolist()
         assert content.labels.tolist() == [0, 1, 1, 0] * 6
         pixels = pixels_of(content)
         assert pixels.shape == (24, 3, 64, 64)
@@ -239,9 +240,11 @@ class TestNamed:
         assert load_dataset("digits", image_size=28, data_dir=tmp_path).shape == (3, 28, 28)
 
     def test_the_catalog_is_complete(self) -> None:
-        assert set(dataset_names()) == {"digits", "cifar10", "cifar100", "flowers102", "tiny-imagenet", "domainnet"}
+        images = {"digits", "cifar10", "cifar100", "flowers102", "tiny-imagenet", "domainnet"}
+        assert set(dataset_names()) == images | NAMED.keys()
         for entry in describe_datasets():
-            assert bool(entry.files) == (entry.name != "digits")
+            assert entry.kind == NAMED.get(entry.name, "image")
+            assert bool(entry.files) == (entry.name not in ("digits", "breast-cancer", "wine"))
             assert len({file.name for file in entry.files}) == len(entry.files)
             assert entry.description.endswith(".")
 

@@ -34,8 +34,10 @@ def digest_of_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def content_of_arrays(arrays: Mapping[str, NDArray[Any]], origin: str, image_size: int | None) -> Content:
-    """Check a user's arrays and convert them to the package's form."""
+def content_of_arrays(
+    arrays: Mapping[str, NDArray[Any]], origin: str, image_size: int | None, tokens: int | None = None
+) -> Content:
+    """Check a user's arrays and convert them to the package's form; texts fill `tokens` places, if it is given."""
     if "labels" not in arrays or ("images" in arrays) == ("inputs" in arrays):
         missing = "labels" if "labels" not in arrays else "images"
         found = (
@@ -48,14 +50,14 @@ def content_of_arrays(arrays: Mapping[str, NDArray[Any]], origin: str, image_siz
     if image_size is not None and kind != "image":
         raise DataError(f"image_size: {origin} holds {PLURALS[kind]}, which have no size in pixels; leave it out")
     samples = arrays["images"] if "images" in arrays else arrays["inputs"]
-    content = _READERS[kind](samples, arrays, origin, image_size)
-    labels, class_names = _numbered(arrays["labels"], arrays.get("class_names"), "labels", len(samples), origin)
+    content = _READERS[kind](samples, arrays, origin, tokens if kind == "text" else image_size)
+    labels, class_names = numbered(arrays["labels"], arrays.get("class_names"), "labels", len(samples), origin)
     content = replace(content, labels=labels, class_names=class_names)
     for key, names, column in (("domains", "domain_names", "domain"), ("groups", "group_names", "group")):
         if key in arrays:
             if content.groups is not None:
                 raise DataError(f"{origin}: it has both 'domains' and 'groups'; give one of them")
-            groups, group_names = _numbered(arrays[key], arrays.get(names), key, len(samples), origin)
+            groups, group_names = numbered(arrays[key], arrays.get(names), key, len(samples), origin)
             content = replace(content, groups=groups, group_names=group_names, group_column=column)
     if "split" in arrays:
         content = replace(content, split=split_numbers(arrays["split"], len(samples), origin))
@@ -174,7 +176,7 @@ def _table(samples: NDArray[Any], arrays: Mapping[str, NDArray[Any]], origin: st
 
 def _texts(samples: NDArray[Any], arrays: Mapping[str, NDArray[Any]], origin: str, size: int | None) -> Content:
     if samples.ndim == 1 and samples.dtype.kind == "U" and len(samples):
-        return text_content(_strings(samples, "inputs", origin))
+        return text_content(_strings(samples, "inputs", origin), size)
     if samples.ndim != 2 or 0 in samples.shape or samples.dtype.kind not in "iu" or samples.min() < 0:
         raise DataError(
             f"{origin}: its texts are of type {samples.dtype} and shape {samples.shape}; expected N texts, or token "
@@ -219,7 +221,7 @@ def sides_of(words: Iterable[str], origin: str) -> NDArray[np.int64]:
     return np.array([known[word] for word in lowered], dtype=np.int64)
 
 
-def _numbered(
+def numbered(
     values: NDArray[Any], names: NDArray[Any] | None, key: str, count: int, origin: str
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Labels or groups as 0..K-1 with their names: the given ones, else the texts or numbers in the data."""

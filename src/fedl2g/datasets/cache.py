@@ -116,6 +116,7 @@ def _write(name: str, content: Content, building: Path, progress: Progress | Non
         "group_names": content.group_names,
         "group_column": content.group_column,
         "schema": content.schema.to_json(),
+        "dtype": content.dtype,
         "scaling": (content.scaling.mean, content.scaling.std) if content.scaling else None,
         "fingerprint": hashed.hexdigest(),
         "file_sizes": {file: (building / file).stat().st_size for file in files},

@@ -82,7 +82,7 @@ class Dataset:
                 raise ValueError(f"{folder / file} is not {size} bytes long")
         found = {file: _load(folder, file, meta["file_sizes"]) for file in (LABELS_FILE, GROUPS_FILE, SPLIT_FILE)}
         inputs, labels = _load(folder, INPUTS_FILE, meta["file_sizes"], mmap_mode="r"), found[LABELS_FILE]
-        if inputs is None or labels is None or inputs.dtype.kind not in "uif":
+        if inputs is None or labels is None or inputs.dtype != np.dtype(meta.get("dtype", "uint8")):
             raise ValueError(f"{folder} has no inputs or no labels")
         schema = Schema.from_json(meta["schema"]) if "schema" in meta else image_schema(*inputs.shape[1:])
         if inputs.shape[1:] != schema.shape:

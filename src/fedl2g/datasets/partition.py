@@ -13,16 +13,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedl2g.datasets.dataset import SIDES
+from fedl2g.datasets.groups import Indices, by_group, given_split
 from fedl2g.datasets.partition_spec import parse_partition
 from fedl2g.errors import DataError, SettingError
-
-Indices: TypeAlias = NDArray[np.int64]
 
 DIRICHLET_CUTS = 200_000
 DIRICHLET_SHUFFLED = 100_000_000
@@ -147,11 +145,11 @@ def make_partition(
     elif setting.classes_per_client is not None:
         held = _pathological(labels, clients, classes, setting.classes_per_client, random)
     elif setting.kind in ("domain", "by"):
-        held = _by_group(groups, setting.column, column, clients, random)
+        held = by_group(groups, setting.column, column, clients, random)
     else:
         held = np.array_split(random.permutation(len(labels)), clients)
     if split is not None:
-        return _given_split(held, spec, np.asarray(split))
+        return Partition(*given_split(held, spec, np.asarray(split)))
     return _split(held, spec, test_fraction, random)
 
 
@@ -241,53 +239,6 @@ def _pathological(
             parts[client].append(piece)
             quota[client] -= 1
     return [np.concatenate(pieces) if pieces else np.empty(0, np.int64) for pieces in parts]
-
-
-def _by_group(
-    groups: NDArray[Any] | None, wanted: str | None, column: str, clients: int, random: np.random.RandomState
-) -> list[Indices]:
-    """Give client i the group i mod G."""
-    if groups is None and wanted is None:
-        raise DataError(
-            "partition: 'domain' needs domains, but this dataset has none; expected one such as domainnet or a folder "
-            "of domains; choose another dataset or another partition"
-        )
-    if groups is None or wanted not in (None, column):
-        has = "no groups" if groups is None else f"the groups {column!r}"
-        raise DataError(
-            f"partition: 'by:{wanted}' needs the column {wanted!r}, but this dataset has {has}; choose "
-            f"{'another partition' if groups is None else f'by:{column}'}"
-        )
-    present = np.unique(groups)
-    if wanted is not None and len(present) > clients:
-        _log.warning(
-            "partition: by:%s has %d groups for %d clients: only the first %d are used; set clients = %d to use all",
-            *(wanted, len(present), clients, clients, len(present)),
-        )
-    held: list[Indices] = [np.empty(0, np.int64)] * clients
-    for position, group in enumerate(present[:clients]):
-        sharers = range(position, clients, len(present))
-        shuffled = random.permutation(np.flatnonzero(groups == group))
-        for client, piece in zip(sharers, np.array_split(shuffled, len(sharers)), strict=True):
-            held[client] = piece
-    return held
-
-
-def _given_split(held: Iterable[Indices], spec: str, split: NDArray[Any]) -> Partition:
-    """Every client's samples on the sides that the data give them."""
-    sides: list[list[Indices]] = [[], [], []]
-    has_validation = bool((split == SIDES.index("validation")).any())
-    for client, indices in enumerate(held):
-        ordered = np.sort(np.asarray(indices, dtype=np.int64))
-        for number, side in enumerate(SIDES[: 3 if has_validation else 2]):
-            part = ordered[split[ordered] == number]
-            if not len(part):
-                raise DataError(
-                    f"partition: {spec!r} leaves client {client} without {side} samples of the split that the data "
-                    "give; use fewer clients, another partition, or data without a split"
-                )
-            sides[number].append(part)
-    return Partition(*(tuple(side) for side in sides))
 
 
 def _split(held: Iterable[Indices], spec: str, test_fraction: float, random: np.random.RandomState) -> Partition:

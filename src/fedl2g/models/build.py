@@ -34,9 +34,9 @@ def build_model(name: str, *, classes: int, inputs: Schema, feature_dim: int = 5
 
 
 def _builder(name: str) -> Builder:
-    for group in (small, sensor, table, text):
-        if name in group.BUILDERS:
-            return group.BUILDERS[name]
+    builders: dict[str, Builder] = {**small.BUILDERS, **sensor.BUILDERS, **table.BUILDERS, **text.BUILDERS}
+    if name in builders:
+        return builders[name]
     from fedl2g.models import architectures  # lazily: torchvision takes as long to import as torch
 
     return architectures.BUILDERS[name]

@@ -7,11 +7,12 @@ from functools import cache
 
 from fedl2g.datasets import load_dataset
 from fedl2g.datasets.named import CATALOG
+from fedl2g.datasets.tables import Roles
 from fedl2g.errors import FedL2GError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.registry import get_method
 from fedl2g.schema import Schema, image_schema
-from fedl2g.setup import auxiliary_architecture
+from fedl2g.setup import auxiliary_architecture, roles_of
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,20 @@ class DataSize:
 
 
 @cache
-def data_size(dataset: str, image_size: int | None = None) -> DataSize:
+def data_size(dataset: str, image_size: int | None = None, roles: Roles | None = None) -> DataSize:
     """The size of a dataset; named datasets and .npz files are not downloaded or decoded for it, others are loaded."""
     if dataset in CATALOG:
         entry = CATALOG[dataset]
+        if entry.inputs is not None:
+            return DataSize(entry.samples, entry.classes, entry.inputs)
+        if entry.kind != "image":  # it needs no download
+            loaded = load_dataset(dataset)
+            return DataSize(len(loaded), loaded.classes, loaded.schema)
         pixels = image_size or entry.image_size
         return DataSize(entry.samples, entry.classes, image_schema(3, pixels, pixels))
     if dataset.endswith(".npz"):
         return _npz_size(dataset, image_size)
-    loaded = load_dataset(dataset, image_size=image_size)  # the run will find it in the cache
+    loaded = load_dataset(dataset, image_size=image_size, roles=roles)  # the run will find it in the cache
     return DataSize(len(loaded), loaded.classes, loaded.schema)
 
 
@@ -66,7 +72,7 @@ def estimate_seconds(experiment: Experiment) -> float:
     """
     from fedl2g.models.calibration import step_seconds
 
-    size = data_size(experiment.dataset, experiment.image_size)
+    size = data_size(experiment.dataset, experiment.image_size, roles_of(experiment))
     samples = experiment.samples or size.samples
     batch = max(experiment.batch_size, 2)
     method = get_method(experiment.method.name)
