@@ -84,6 +84,10 @@ CHANGES: dict[str, Any] = {
     "method.server_step": "rms",
     "method.rms_step": 0.2,
     "validation_fraction": 0.1,
+    "feature_dim": 64,
+    "label": "diagnosis",
+    "text": "report",
+    "ignore": "number",
 }
 HOW = {
     "execution.engine": ["workers", "flower"],

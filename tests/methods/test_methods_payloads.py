@@ -14,6 +14,7 @@ from fedl2g.learning.client import Task
 from fedl2g.methods.registry import get_method, method_names
 from fedl2g.payload import from_bytes, nbytes, to_bytes
 from method_settings import BUILT_IN, without_warmup
+from fedl2g.schema import image_schema
 
 MB = 2**20
 BYTES, ID = 8, 8  # float64, int64
@@ -95,7 +96,7 @@ def test_fedkd_sends_no_more_than_fml_and_the_same_when_it_cannot_save() -> None
 )
 def test_megabytes_on_cifar100_with_20_clients(method: str, megabytes: float) -> None:
     known = get_method(method)
-    task = Task(classes=100, image_shape=(3, 32, 32), seed=0, rounds=1, auxiliary="cnn4")
+    task = Task(classes=100, inputs=image_schema(3, 32, 32), seed=0, rounds=1, auxiliary="cnn4")
     expected = known.server(known.options(), task).expected()
     assert all(spec.dtype == torch.float32 for spec in expected.values())
     floats = sum(math.prod(int(size) for size in spec.shape) for spec in expected.values())

@@ -12,6 +12,7 @@ from fedl2g.errors import SettingError
 from fedl2g.models.build import build_model
 from fedl2g.models.catalog import ARCHITECTURES, GROUPS, has_equal_heads, resolve_models, split_head
 from fedl2g.models.size import count
+from fedl2g.schema import image_schema
 
 
 def test_groups_are_those_of_the_paper() -> None:
@@ -90,7 +91,9 @@ def test_wrong_widths_of_a_head_are_refused(name: str) -> None:
 
 def test_a_head_with_a_hidden_layer_keeps_the_extractor() -> None:
     """Linear(512, 256) - ReLU - Linear(256, 10) in place of Linear(512, 10)."""
-    plain, deep = (build_model(name, classes=10, image_shape=(3, 32, 32)) for name in ("small_cnn", "small_cnn-h256"))
+    plain, deep = (
+        build_model(name, classes=10, inputs=image_schema((3, 32, 32))) for name in ("small_cnn", "small_cnn-h256")
+    )
     assert [tuple(p.shape) for p in deep.extractor.parameters()] == [
         tuple(p.shape) for p in plain.extractor.parameters()
     ]

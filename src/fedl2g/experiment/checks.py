@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import SettingError
 from fedl2g.methods.registry import get_method
-from fedl2g.models.catalog import has_equal_heads, resolve_models
+from fedl2g.models.catalog import GROUP_OF_KIND, has_equal_heads, resolve_models
 
 if TYPE_CHECKING:
     from fedl2g.experiment.settings import Experiment
@@ -39,6 +39,16 @@ _FORMS: dict[str, Callable[[str], object]] = {
     "partition": _check_partition,
     "device": _check_device,
 }
+
+
+def with_models(values: Any) -> Any:
+    """The settings with the group of the data's kind, if no models are named and the dataset's name says it."""
+    if not isinstance(values, dict) or "models" in values or not isinstance(values.get("dataset"), str):
+        return values
+    from fedl2g.datasets.kinds import expected_kind  # here, because it imports numpy
+
+    kind = expected_kind(values["dataset"], values.get("text"))
+    return values if kind is None else {**values, "models": GROUP_OF_KIND[kind]}
 
 
 def check_method(experiment: Experiment) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 SITES = "sites"
 """The dataset name and fingerprint in a deployment, where the data stays at the sites."""
 
+ABSENT: Mapping[str, Any] = {"validation_fraction": 0, "feature_dim": 512, "label": None, "text": None, "ignore": None}
+"""Settings that came later, with the values that leave a fingerprint as it was before them."""
 _EXCLUDED = ("execution",)  # tables whose settings change no number
 
 

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from fedl2g import rng
 from fedl2g.learning.optimizer import ClippedSGD
-from fedl2g.learning.training import ImageView, Loss, TrainingLog, train
+from fedl2g.learning.preparation import Preparation
+from fedl2g.learning.training import Loss, SampleView, TrainingLog, train
 from fedl2g.models import SplitModel, build_model
+from fedl2g.schema import Schema
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Task:
     """The parameters shared by the server and all clients."""
 
     classes: int
-    image_shape: tuple[int, int, int]
+    inputs: Schema
     seed: int
     rounds: int | None  # None: the method does not say that it uses the number of rounds (trait `uses_rounds`)
     auxiliary: str  # the architecture of the network that the server builds: an auxiliary model, a shared head
@@ -41,7 +43,7 @@ class Task:
             model = build_model(
                 architecture,
                 classes=self.classes,
-                image_shape=self.image_shape,
+                inputs=self.inputs,
                 feature_dim=self.feature_dim if feature_dim is None else feature_dim,
             )
         layout = self.layout(architecture)
@@ -60,7 +62,8 @@ class Task:
 
     def layout(self, architecture: str) -> torch.memory_format:
         """The memory layout of an architecture's weights and images."""
-        return torch.channels_last if architecture in self.channels_last else torch.preserve_format
+        last = self.inputs.kind == "image" and architecture in self.channels_last
+        return torch.channels_last if last else torch.preserve_format
 
     def build_auxiliary(self, feature_dim: int | None = None) -> SplitModel:
         """Build the auxiliary model with the server's initial weights."""
@@ -75,9 +78,9 @@ class Client:
         id: int,
         task: Task,
         model: SplitModel,
-        train_set: ImageView,
-        test_set: ImageView,
-        validation_set: ImageView | None = None,
+        train_set: SampleView,
+        test_set: SampleView,
+        validation_set: SampleView | None = None,
     ) -> None:
         self.id = id
         self.task = task
@@ -85,6 +88,11 @@ class Client:
         self.train_set = train_set
         self.test_set = test_set
         self.validation_set = train_set.subset(torch.arange(0)) if validation_set is None else validation_set
+
+    @property
+    def preparation(self) -> Preparation:
+        """How its samples are prepared, with its own statistics."""
+        return self.train_set.prepare
 
     @property
     def device(self) -> torch.device:
@@ -101,7 +109,7 @@ class Client:
         loss: Loss,
         optimizers: Sequence[ClippedSGD] | None = None,
         *,
-        data: ImageView | None = None,
+        data: SampleView | None = None,
         networks: Sequence[torch.nn.Module] | None = None,
     ) -> TrainingLog:
         """Train for this round's local epochs and return the training log.

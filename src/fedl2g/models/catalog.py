@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fedl2g.errors import SettingError, suggestion
 from fedl2g.references import is_reference
+from fedl2g.schema import PLURALS, Kind
 
 _HTFE4 = ("cnn4", "googlenet", "mobilenet_v2", "resnet18")
 _DEEP_RESNETS = ("resnet34", "resnet50", "resnet101", "resnet152")
@@ -16,6 +17,9 @@ _SHALLOW_RESNETS = ("resnet4", "resnet6", "resnet8", "resnet10")
 _SMALL = ("small_cnn", "small_googlenet", "small_mobilenet", "small_resnet")
 _HEADS = ("", "-h512", "-h256", "-h128")  # HtC_4: a linear head, and three with a hidden layer
 _WITH_HEAD = re.compile(r"(.+)-h([1-9][0-9]{0,4})")
+_SENSOR = ("sensor_cnn", "sensor_dilated", "sensor_resnet", "sensor_gru")
+_TABLE = ("table_logistic", "table_mlp", "table_deep", "table_resnet")
+_TEXT = ("text_bag", "text_cnn", "text_gru", "text_transformer")
 
 ARCHITECTURES: tuple[str, ...] = (
     "cnn4",
@@ -26,6 +30,9 @@ ARCHITECTURES: tuple[str, ...] = (
     "mobilenet_v2",
     *_TRANSFORMERS,
     *_SMALL,
+    *_SENSOR,
+    *_TABLE,
+    *_TEXT,
 )
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -38,6 +45,17 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "htfe8-htc4": tuple(name + _HEADS[number % 4] for number, name in enumerate(_HTFE8)),
     "res34-htc4": tuple("resnet34" + head for head in _HEADS),
     "small": _SMALL,
+    "sensor": _SENSOR,
+    "table": _TABLE,
+    "text": _TEXT,
+}
+
+GROUP_OF_KIND: dict[Kind, str] = {"image": "small", "signal": "sensor", "table": "table", "text": "text"}
+"""The group for each kind of data where none is named."""
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(_SENSOR, "signal"),
+    **dict.fromkeys(_TABLE, "table"),
+    **dict.fromkeys(_TEXT, "text"),
 }
 
 # The layout `preset`: architectures whose training step was faster in channels_last memory on two kinds of CPU (AMD
@@ -82,6 +100,21 @@ def split_head(name: str) -> tuple[str, int | None]:
     """An architecture and the width of its head's hidden layer: ("resnet18", 256) for resnet18-h256, else None."""
     match = _WITH_HEAD.fullmatch(name)
     return (match[1], int(match[2])) if match is not None and match[1] in ARCHITECTURES else (name, None)
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of data that an architecture of this package takes."""
+    return _KINDS.get(name, "image")
+
+
+def check_kind(name: str, kind: Kind) -> None:
+    """Raise SettingError if an architecture of this package takes another kind of data."""
+    takes = kind_of(name)
+    if name in ARCHITECTURES and takes != kind:
+        raise SettingError(
+            f"models: {name} takes {PLURALS[takes]}, but the data are {PLURALS[kind]}; choose the group "
+            f"{GROUP_OF_KIND[kind]}, one of its architectures ({', '.join(GROUPS[GROUP_OF_KIND[kind]])}) or your own"
+        )
 
 
 def is_architecture(name: str) -> bool:
