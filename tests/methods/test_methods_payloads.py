@@ -13,8 +13,8 @@ from fedl2g.experiment import Experiment
 from fedl2g.learning.client import Task
 from fedl2g.methods.registry import get_method, method_names
 from fedl2g.payload import from_bytes, nbytes, to_bytes
-from method_settings import BUILT_IN, without_warmup
 from fedl2g.schema import image_schema
+from method_settings import BUILT_IN, without_warmup
 
 MB = 2**20
 BYTES, ID = 8, 8  # float64, int64

@@ -28,7 +28,7 @@ def test_groups_are_those_of_the_paper() -> None:
     )
     assert GROUPS["res34-htc4"] == ("resnet34", "resnet34-h512", "resnet34-h256", "resnet34-h128")
     assert {split_head(name)[0] for names in GROUPS.values() for name in names} == set(ARCHITECTURES)
-    assert len(ARCHITECTURES) == len(set(ARCHITECTURES)) == 14 + 4
+    assert len(ARCHITECTURES) == len(set(ARCHITECTURES)) == 14 + 4 * 4
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_wrong_widths_of_a_head_are_refused(name: str) -> None:
 def test_a_head_with_a_hidden_layer_keeps_the_extractor() -> None:
     """Linear(512, 256) - ReLU - Linear(256, 10) in place of Linear(512, 10)."""
     plain, deep = (
-        build_model(name, classes=10, inputs=image_schema((3, 32, 32))) for name in ("small_cnn", "small_cnn-h256")
+        build_model(name, classes=10, inputs=image_schema(3, 32, 32)) for name in ("small_cnn", "small_cnn-h256")
     )
     assert [tuple(p.shape) for p in deep.extractor.parameters()] == [
         tuple(p.shape) for p in plain.extractor.parameters()

@@ -104,7 +104,7 @@ def split_head(name: str) -> tuple[str, int | None]:
 
 def kind_of(name: str) -> Kind:
     """The kind of data that an architecture of this package takes."""
-    return _KINDS.get(name, "image")
+    return _KINDS.get(split_head(name)[0], "image")
 
 
 def check_kind(name: str, kind: Kind) -> None:
