@@ -54,6 +54,11 @@ class Setup:
             dtype=getattr(torch, e.precision),
             channels_last=e.channels_last,
             feature_dim=e.feature_dim,
+            optimizer=e.optimizer,
+            schedule=e.schedule,
+            scheduled_rounds=e.rounds if e.schedule.uses_rounds else 1,
+            augment=e.augment,
+            amp=e.amp,
         )
 
     def architecture(self, client: int) -> str:
@@ -88,12 +93,24 @@ class Setup:
 
     def check(self) -> None:
         """Raise SettingError, before anything is written, for a missing device or an unusable network of the user."""
-        resolve_device(self.experiment.device)
+        device = resolve_device(self.experiment.device)
+        self._check_training(device)
         named = [*self.experiment.architectures, self.experiment.auxiliary or ""]
         for name in dict.fromkeys(named):
             check_kind(name, self.dataset.schema.kind)
             if is_reference(name):
                 self.task.build(name, "check")
+
+    def _check_training(self, device: torch.device) -> None:
+        """Raise SettingError for a way to train that the data or the device does not have."""
+        e, kind = self.experiment, self.dataset.schema.kind
+        if e.augment.on and kind != "image":
+            raise SettingError(
+                f"augment: flips and crops are for images, but the data are of the kind {kind}; leave augment out"
+            )
+        without = device.type == "cuda" and not torch.cuda.is_bf16_supported()
+        if e.amp == "bf16" and (without or not torch.amp.is_autocast_available(device.type)):
+            raise SettingError(f"amp: the device {device} has no bf16; use off, or another device")
 
 
 def auxiliary_architecture(experiment: Experiment, classes: int, inputs: Schema) -> str:

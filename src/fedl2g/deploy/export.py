@@ -28,6 +28,7 @@ from fedl2g.engines.flower.store import find_client, stored_model
 from fedl2g.engines.states import write_state
 from fedl2g.errors import RunError
 from fedl2g.files import reason_of, replacing, write_text
+from fedl2g.learning.client import MOMENTS
 from fedl2g.methods.base import AnyClientHalf
 from fedl2g.round.record import chosen_on
 from fedl2g.runs.directory import RunDirectory
@@ -49,7 +50,8 @@ class Predictor(nn.Module):
 
     def __init__(self, half: AnyClientHalf) -> None:
         super().__init__()
-        self.state, self.received = half.state, half.received
+        self.state = nn.ModuleDict({name: part for name, part in half.state.items() if name != MOMENTS})
+        self.received = half.received
         self._prepare = half.client.preparation
         self._predict = half.predict
 

@@ -103,7 +103,9 @@ class Host:
         )
         built = Client(client, self.task, model, train, test, validation)
         self.stages.prepare(built)
-        return self.method.client(self.setup.experiment.method, built)
+        half = self.method.client(self.setup.experiment.method, built)
+        built.keep_moments(half.state)
+        return half
 
     def _preparation(self, client: int, train: Tensor) -> Preparation:
         """A client's preparation, with the statistics of its train samples: computed only once."""

@@ -65,6 +65,10 @@ def check_method(experiment: Experiment) -> None:
             f"models: {experiment.models!r} mixes different heads, but {name} shares one head among all clients; "
             "choose a group with equal heads (such as htfe8) or another method"
         )
+    if experiment.amp != "off" and experiment.precision != "float32":
+        raise SettingError(
+            f"amp: {experiment.amp} needs precision float32, not {experiment.precision}; leave one of the two out"
+        )
     if experiment.privacy.on and traits.raw_replies:
         raise SettingError(
             f"privacy.clip: {name} reads individual replies, so one client's influence is not bounded; choose another "

@@ -23,6 +23,7 @@ from fedl2g.experiment import checks, files, identity, layouts
 from fedl2g.experiment.policies import Aggregation, Attack, Availability, Noise, Privacy, Replies
 from fedl2g.experiment.protocol import Choices, ProtocolName, choices_of, resolved
 from fedl2g.experiment.words import one_sentence
+from fedl2g.learning.settings import Amp, Augment, Optimizer, Schedule
 from fedl2g.methods.options import Options
 from fedl2g.methods.registry import get_method
 from fedl2g.models.catalog import resolve_models
@@ -118,7 +119,21 @@ class Experiment(BaseModel):
     rounds: int = Field(1000, ge=1, description="Rounds at most; `patience` usually ends a run earlier.")
     local_epochs: int = Field(1, ge=1, description="Epochs over a client's own data in each round.")
     batch_size: int = Field(10, ge=1, description="Batch size of local training.")
-    client_lr: float = Field(0.01, gt=0, description="The clients' learning rate (plain SGD).")
+    client_lr: float = Field(0.01, gt=0, description="The clients' learning rate.")
+    optimizer: Optimizer = Field(
+        default_factory=Optimizer, description="How clients take their steps: plain SGD by default, as in the paper."
+    )
+    schedule: Schedule = Field(
+        default_factory=Schedule, description="How the clients' rate changes over the rounds; constant by default."
+    )
+    augment: Augment = Field(
+        default_factory=Augment, description="Random changes of training images; none by default, as in the paper."
+    )
+    amp: Amp = Field(
+        "off",
+        description="Mixed precision in training: bf16 computes the networks' passes in bfloat16. FedL2G's guiding "
+        "step and all predictions stay in full precision.",
+    )
     protocol: ProtocolName = Field(
         "ours",
         description="What decides where reshuffle, equal_start, partition_seed and FedL2G's quiz are not given. ours: "
@@ -298,6 +313,8 @@ class Experiment(BaseModel):
         for name, absent in identity.ABSENT.items():  # so that runs from before these settings can go on
             if settings[name] == absent:
                 del settings[name]
+        given = self.model_dump(mode="json", include=set(identity.TABLES_SINCE), exclude_defaults=True)
+        settings = {n: given.get(n, v) for n, v in settings.items() if n not in identity.TABLES_SINCE or n in given}
         return identity.fingerprint(settings)
 
     def to_toml(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedl2g.learning.optimizer import ClippedSGD
+from fedl2g.learning.optimizer import Stepper
 from fedl2g.learning.preparation import Preparation
 from fedl2g.learning.profiling import DATA, GRADIENT, OPTIMIZER, watch
 
@@ -78,7 +78,7 @@ def training_batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
 
 
 def train(
-    view: SampleView, loss: Loss, optimizers: Iterable[ClippedSGD], orders: Iterable[Tensor], batch_size: int
+    view: SampleView, loss: Loss, optimizers: Iterable[Stepper], orders: Iterable[Tensor], batch_size: int
 ) -> TrainingLog:
     """Train for one epoch per order: for each batch one backward pass and one step of every optimizer."""
     every = list(optimizers)

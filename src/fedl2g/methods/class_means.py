@@ -22,7 +22,7 @@ class ClassMeans:
 
     def add(self, vectors: Tensor, labels: Tensor) -> None:
         """Add the vectors of one batch."""
-        self.sums.index_add_(0, labels, vectors.detach())
+        self.sums.index_add_(0, labels, vectors.detach().to(self.sums.dtype))
         self.labels.append(labels)
 
     def pack(self) -> Payload:
