@@ -49,7 +49,7 @@ def bare_clients(setup: Setup, method: str) -> list[BareClient]:
         model, layout = task.build_client(architecture, number), task.layout(architecture)
 
         def tensors(indices: Tensor, layout: torch.memory_format = layout) -> tuple[Tensor, Tensor]:
-            x = torch.from_numpy(setup.dataset.images[indices.numpy()]).float() / 127.5 - 1
+            x = torch.from_numpy(setup.dataset.inputs[indices.numpy()]).float() / 127.5 - 1
             return x.to(memory_format=layout), torch.from_numpy(setup.dataset.labels[indices.numpy()])
 
         train, test = (torch.as_tensor(part[number]) for part in (setup.partition.train, setup.partition.test))

@@ -37,13 +37,14 @@ from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.learning.guidance import guiding_gradient
-from fedl2g.learning.training import ImageView
+from fedl2g.learning.training import SampleView
 from fedl2g.methods.registry import get_method
 from fedl2g.models import build_model
 from fedl2g.models.calibration import LAYOUTS, _stepper
 from fedl2g.models.catalog import resolve_models
 from fedl2g.process import keep_freed_memory
 from fedl2g.round.record import RoundRecord
+from fedl2g.schema import image_schema
 from fedl2g.setup import Setup
 
 RESULTS = Path(__file__).parent / "results"
@@ -171,7 +172,7 @@ class Bench:
         """The guiding step / double backward."""
         for name in architectures:
             torch.manual_seed(0)
-            model = build_model(name, classes=100, image_shape=(3, 32, 32)).train()
+            model = build_model(name, classes=100, inputs=image_schema(3, 32, 32)).train()
             guide, y = torch.randn(100, 512), torch.arange(10)
             study, quiz = (torch.randn(10, 3, 32, 32), y), (torch.randn(10, 3, 32, 32), y + 10)
 
@@ -278,13 +279,13 @@ def federation_of(setup: Setup) -> Federation:
 
 def take_turns() -> None:
     """Make our own loop call `pause` at every batch, as the bare loop does."""
-    batch = ImageView.batch
+    batch = SampleView.batch
 
-    def pausing(self: ImageView, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def pausing(self: SampleView, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         pause()
         return batch(self, positions)
 
-    ImageView.batch = pausing  # type: ignore[method-assign]
+    SampleView.batch = pausing  # type: ignore[method-assign]
 
 
 def rounds_of(federation: Federation) -> Callable[[], None]:

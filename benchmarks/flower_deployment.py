@@ -48,7 +48,7 @@ class Deployment:
         self.names = tuple(f"site{client}" for client in range(setup.experiment.clients))
         self.ports = _free_ports(1 + len(self.names))
         classes = setup.dataset.class_names
-        scaffold(Plan(folder, self.names, classes, setup.dataset.image_shape, port=self.ports[0]))
+        scaffold(Plan(folder, self.names, classes, setup.dataset.shape, port=self.ports[0]))
         self.processes: list[subprocess.Popen[bytes]] = []
         self._call("sh", "coordinator/make-certificates.sh")
         _edit(folder / "coordinator" / "experiment.toml", 'name = "fedl2g-f"', 'name = "fedl2g-f"\nwarmup_rounds = 0')
@@ -57,7 +57,7 @@ class Deployment:
         for client, name in enumerate(self.names):
             at = folder / "sites" / name
             own = np.concatenate([setup.partition.train[client], setup.partition.test[client]])
-            images = setup.dataset.images[own].transpose(0, 2, 3, 1)
+            images = setup.dataset.inputs[own].transpose(0, 2, 3, 1)
             np.savez(at / "data.npz", images=images, labels=setup.dataset.labels[own], class_names=np.array(classes))
             _edit(at / "site.toml", 'data = "data"', 'data = "data.npz"')
             _edit(at / "site.toml", '"site_code:build_model"', f'"{setup.architecture(client)}"')

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fedl2g.experiment import Experiment
-from fedl2g.methods.registry import method_names
+from method_settings import BUILT_IN, with_warmup
 
 CLIENTS = 4
-METHODS = method_names()[:10]  # the built-in ones
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "availability": {
@@ -25,10 +24,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dense": {"privacy": {"dense_uploads": True}},
 }  # fmt: skip
 REFUSED = {("fedkd", setting) for setting in SETTINGS if setting.startswith("privacy")}  # its uploads are factors
+REFUSED |= {("fedgen", s) for s in SETTINGS if s.startswith("privacy") or s in ("dense", "robust rule")}  # raw replies
 ONCE = {"noise", "privacy, counted"}  # with one method: they differ from others of the list in what engines do not see
 PAIRS = [
     (method, setting)
-    for method in METHODS
+    for method in BUILT_IN
     for setting in SETTINGS
     if (method, setting) not in REFUSED and (setting not in ONCE or method == "feddistill")
 ]
@@ -36,11 +36,8 @@ PAIRS = [
 
 def experiment(method: str, setting: str, engine: str = "inline", **more: Any) -> Experiment:
     """Two rounds of four clients with two networks on 80 digits."""
-    options: dict[str, Any] = {"name": method}
-    if method.startswith("fedl2g"):
-        options["warmup_rounds"] = 1  # one round without guidance, one with
     given: dict[str, Any] = {
-        "method": options, "samples": 80, "image_size": 16, "partition": "iid", "clients": CLIENTS,
+        "method": with_warmup(method, 1), "samples": 80, "image_size": 16, "partition": "iid", "clients": CLIENTS,
         "models": "small_cnn,small_resnet", "rounds": 2, "seed": 3,
         "execution": {"engine": engine, "workers": 2, "checkpoint_every": 2},
     }  # fmt: skip

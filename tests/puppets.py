@@ -15,6 +15,7 @@ from fedl2g.learning.client import Task
 from fedl2g.methods.base import Reply, Report, ServerHalf
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
+from fedl2g.schema import image_schema
 from fedl2g.uploads.stage import Upload
 from fedl2g.uploads.stages import upload_stages
 
@@ -69,7 +70,7 @@ def server_of(experiment: Experiment, *, classes: int = 2, feature_dim: int = 8)
     """The server of an experiment whose data have so many classes."""
     task = Task(
         classes=classes,
-        image_shape=(1, 16, 16),
+        inputs=image_schema(1, 16, 16),
         seed=experiment.seed,
         rounds=experiment.rounds,
         auxiliary="small_cnn",

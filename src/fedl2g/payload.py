@@ -26,12 +26,13 @@ class TensorSpec:
     """The required form of one payload entry.
 
     A letter in `shape` is a free size; the same letter means the same size in every entry of the payload. Entries with
-    `below` hold class ids: distinct, ascending, from 0 to `below` - 1.
+    `below` hold class ids: distinct, ascending, from 0 to `below` - 1. `least` is the smallest allowed value.
     """
 
     shape: tuple[int | str, ...]
     dtype: torch.dtype = torch.float32
     below: int | None = None
+    least: int | None = None
 
 
 Specification = Mapping[str, TensorSpec]
@@ -120,6 +121,8 @@ def _check_tensor(name: str, tensor: Tensor, spec: TensorSpec, sizes: dict[str, 
             raise PayloadError(f"payload entry {name!r}: has shape {found}; expected {spec.shape}")
     if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
         raise PayloadError(f"payload entry {name!r}: holds NaN or infinite values; expected finite ones")
+    if spec.least is not None and bool((tensor < spec.least).any()):
+        raise PayloadError(f"payload entry {name!r}: holds {tensor.min().item()}; expected at least {spec.least}")
     if spec.below is not None:
         if len(tensor) > spec.below:  # checked before `tolist`, which takes far more memory
             raise PayloadError(f"payload entry {name!r}: holds {len(tensor)} class ids; expected at most {spec.below}")

@@ -9,16 +9,19 @@ from typing import Any
 
 import torch
 
-from fedl2g.datasets import Dataset, Partition, load_dataset, make_partition
+from fedl2g.datasets import Dataset, Partition, load_dataset, make_partition, parse_partition
 from fedl2g.datasets.cache import open_whole
+from fedl2g.datasets.tables import Roles, listed
 from fedl2g.datasets.validation import hold_out
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.learning.client import Task
 from fedl2g.learning.devices import resolve_device
 from fedl2g.methods.registry import get_method
+from fedl2g.models.catalog import check_kind
 from fedl2g.models.size import smallest
 from fedl2g.references import is_reference, load_plugin, loaded_plugins
+from fedl2g.schema import Schema
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -38,10 +41,10 @@ class Setup:
         e, choices = self.experiment, self.experiment.choices
         return Task(
             classes=self.dataset.classes,
-            image_shape=self.dataset.image_shape,
+            inputs=self.dataset.schema,
             seed=e.seed,
             rounds=e.rounds if get_method(e.method.name).traits.uses_rounds else None,
-            auxiliary=auxiliary_architecture(e, self.dataset.classes, self.dataset.image_shape),
+            auxiliary=auxiliary_architecture(e, self.dataset.classes, self.dataset.schema),
             batch_size=e.batch_size,
             local_epochs=e.local_epochs,
             client_lr=e.client_lr,
@@ -50,6 +53,12 @@ class Setup:
             quiz=choices.quiz,
             dtype=getattr(torch, e.precision),
             channels_last=e.channels_last,
+            feature_dim=e.feature_dim,
+            optimizer=e.optimizer,
+            schedule=e.schedule,
+            scheduled_rounds=e.rounds if e.schedule.uses_rounds else 1,
+            augment=e.augment,
+            amp=e.amp,
         )
 
     def architecture(self, client: int) -> str:
@@ -84,19 +93,32 @@ class Setup:
 
     def check(self) -> None:
         """Raise SettingError, before anything is written, for a missing device or an unusable network of the user."""
-        resolve_device(self.experiment.device)
+        device = resolve_device(self.experiment.device)
+        self._check_training(device)
         named = [*self.experiment.architectures, self.experiment.auxiliary or ""]
         for name in dict.fromkeys(named):
+            check_kind(name, self.dataset.schema.kind)
             if is_reference(name):
                 self.task.build(name, "check")
 
+    def _check_training(self, device: torch.device) -> None:
+        """Raise SettingError for a way to train that the data or the device does not have."""
+        e, kind = self.experiment, self.dataset.schema.kind
+        if e.augment.on and kind != "image":
+            raise SettingError(
+                f"augment: flips and crops are for images, but the data are of the kind {kind}; leave augment out"
+            )
+        without = device.type == "cuda" and not torch.cuda.is_bf16_supported()
+        if e.amp == "bf16" and (without or not torch.amp.is_autocast_available(device.type)):
+            raise SettingError(f"amp: the device {device} has no bf16; use off, or another device")
 
-def auxiliary_architecture(experiment: Experiment, classes: int, image_shape: tuple[int, int, int]) -> str:
+
+def auxiliary_architecture(experiment: Experiment, classes: int, inputs: Schema) -> str:
     """The architecture of the server's network: an auxiliary one is the smallest of the group, unless it is named."""
     traits, group = get_method(experiment.method.name).traits, experiment.architectures
     if not traits.auxiliary_network:
         return group[0]  # its head is like every other
-    return experiment.auxiliary or smallest(group, classes=classes, image_shape=image_shape)
+    return experiment.auxiliary or smallest(group, classes=classes, inputs=inputs, feature_dim=experiment.feature_dim)
 
 
 def prepare(experiment: Experiment, progress: Progress | None = None, data: Dataset | None = None) -> Setup:
@@ -108,7 +130,21 @@ def prepare(experiment: Experiment, progress: Progress | None = None, data: Data
 def load_data(experiment: Experiment, progress: Progress | None = None) -> Dataset:
     """The dataset of an experiment."""
     return load_dataset(
-        experiment.dataset, samples=experiment.samples, image_size=experiment.image_size, progress=progress
+        experiment.dataset,
+        samples=experiment.samples,
+        image_size=experiment.image_size,
+        progress=progress,
+        roles=roles_of(experiment),
+    )
+
+
+def roles_of(experiment: Experiment) -> Roles:
+    """Which column of a table is what."""
+    return Roles(
+        experiment.label,
+        listed(experiment.text),
+        listed(experiment.ignore),
+        parse_partition(experiment.partition).column,
     )
 
 
@@ -117,11 +153,13 @@ def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
     partition = make_partition(
         experiment.partition,
         dataset.labels,
-        dataset.domains,
+        dataset.groups,
         clients=experiment.clients,
         classes=dataset.classes,
         seed=experiment.choices.partition_seed,
         test_fraction=experiment.test_fraction,
+        column=dataset.group_column,
+        split=dataset.split,
     )
     return with_validation(partition, experiment, dataset)
 
@@ -131,8 +169,8 @@ def with_validation(partition: Partition, experiment: Experiment, dataset: Datas
     fraction = experiment.validation_fraction
     if partition.validation and not fraction:
         raise SettingError(
-            f"validation_fraction: 0, but the partition {experiment.partition!r} names validation samples; set it "
-            "above 0 to choose the best round on them, or remove them from the file"
+            f"validation_fraction: 0, but the partition {experiment.partition!r} or the data name validation samples; "
+            "set it above 0 to choose the best round on them, or remove them from the file"
         )
     if partition.validation or not fraction:
         return partition
@@ -151,9 +189,7 @@ def settle_layout(experiment: Experiment, dataset: Dataset) -> Experiment:
     from fedl2g.models.calibration import faster_layout
 
     layouts = {
-        name: faster_layout(
-            name, classes=dataset.classes, image_shape=dataset.image_shape, batch_size=experiment.batch_size
-        )
+        name: faster_layout(name, classes=dataset.classes, inputs=dataset.schema, batch_size=experiment.batch_size)
         for name in dict.fromkeys(experiment.architectures)
     }
     return experiment.settled(",".join(f"{name}={layout}" for name, layout in layouts.items()))

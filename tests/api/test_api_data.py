@@ -17,6 +17,7 @@ from fedl2g.api.networks import models_setting
 from fedl2g.datasets import load_dataset
 from fedl2g.errors import DataError, SettingError
 from fedl2g.models import build_model
+from fedl2g.schema import image_schema
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def test_arrays_are_stored_once_by_content(own_cache):
     assert first.settings["dataset"] == again.settings["dataset"]
     assert first.settings["dataset"] != data(pixels(), LABELS[::-1]).settings["dataset"]
     assert sum(entry.is_dir() for entry in own_cache.iterdir()) == 2
-    np.testing.assert_array_equal(first.dataset.images, pixels().transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(first.dataset.inputs, pixels().transpose(0, 3, 1, 2))
 
 
 def test_stored_arrays_open_by_name_in_another_process():
@@ -64,7 +65,7 @@ def test_a_name_with_folders_stays_in_the_cache(own_cache, tmp_path):
 def test_a_torch_dataset_gives_the_same_data_as_its_arrays():
     fractions = torch.from_numpy(pixels()).permute(0, 3, 1, 2) / 255
     pairs = TensorDataset(fractions, torch.tensor(LABELS))
-    np.testing.assert_array_equal(data(pairs).dataset.images, data(pixels(), LABELS).dataset.images)
+    np.testing.assert_array_equal(data(pairs).dataset.inputs, data(pixels(), LABELS).dataset.inputs)
     assert data(pairs).dataset.labels.tolist() == LABELS
 
 
@@ -72,7 +73,7 @@ def test_a_data_frame_gives_the_same_data_as_its_columns():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"image": list(pixels()), "kind": ["a", "b"] * 3})
     made = data(frame, "kind").dataset
-    np.testing.assert_array_equal(made.images, data(pixels(), LABELS).dataset.images)
+    np.testing.assert_array_equal(made.inputs, data(pixels(), LABELS).dataset.inputs)
     assert made.class_names == ("a", "b")
     assert made.labels.tolist() == LABELS
     with pytest.raises(DataError, match="has no column 'label'; it has image, kind"):
@@ -112,14 +113,14 @@ def test_a_class_of_a_notebook_lives_in_the_session():
     name = models_setting(make)
     assert session.is_kept(name)
     assert models_setting(make) == name
-    built = build_model(name, classes=3, image_shape=(3, 8, 8))
+    built = build_model(name, classes=3, inputs=image_schema(3, 8, 8))
     assert built(torch.zeros(2, 3, 8, 8))[1].shape == (2, 3)
 
 
 def test_copies_of_a_network_start_with_its_weights():
     network = Net()
     name = models_setting(network)
-    one, two = (build_model(name, classes=2, image_shape=(3, 8, 8)) for _ in range(2))
+    one, two = (build_model(name, classes=2, inputs=image_schema(3, 8, 8)) for _ in range(2))
     given = network.body[1].weight
     for built in (one, two):
         assert any(torch.equal(p, given) and p is not given for p in built.parameters() if p.shape == given.shape)
@@ -131,7 +132,7 @@ def test_copies_of_a_network_start_with_its_weights():
 
 def test_another_session_says_how_to_put_it_in_a_file():
     with pytest.raises(SettingError, match="Net_0 was defined in another Python session; put it in a file"):
-        build_model("fedl2g.session:Net_0", classes=2, image_shape=(3, 8, 8))
+        build_model("fedl2g.session:Net_0", classes=2, inputs=image_schema(3, 8, 8))
 
 
 def test_what_is_no_network_is_refused():

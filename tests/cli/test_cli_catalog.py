@@ -9,8 +9,9 @@ from pathlib import Path
 
 def test_what_there_is(fedl2g) -> None:
     names = [method["name"] for method in json.loads(fedl2g("methods", "--json").out)]
-    assert names[:10] == [
-        "local", "lg-fedavg", "fedgh", "fml", "fedkd", "fedmrl", "feddistill", "fedproto", "fedl2g-l", "fedl2g-f",
+    assert names[:12] == [
+        "local", "lg-fedavg", "fedgh", "fml", "fedkd", "fedmrl", "feddistill", "fedproto", "fedtgp",
+        "fedgen",         "fedl2g-l", "fedl2g-f",
     ]  # fmt: skip
     models = json.loads(fedl2g("models", "--no-time", "--json", "--quiet").out)
     sizes = {row["name"]: (row["parameters"], row["feature_width"]) for row in models["architectures"]}
@@ -43,7 +44,7 @@ def test_a_method_is_described_by_its_name(fedl2g) -> None:
 
 
 def test_every_method_says_when_to_use_it_in_two_sentences(fedl2g) -> None:
-    for method in json.loads(fedl2g("methods", "--json").out)[:10]:
+    for method in json.loads(fedl2g("methods", "--json").out)[:12]:
         described = json.loads(fedl2g("methods", method["name"], "--json").out)
         assert described["options"] == method["options"]
         assert described["sends"]

@@ -32,6 +32,7 @@ from fedl2g.deploy.site_file import read_site
 from fedl2g.engines.flower.messages import Request
 from fedl2g.errors import SettingError
 from fedl2g.methods.registry import get_method
+from fedl2g.schema import image_schema
 
 NEW = (
     "deploy", "new", "hospitals", "--site", "north", "--site", "south", "--class", "zero", "--class", "one",
@@ -281,7 +282,7 @@ def test_labels_outside_the_federation_are_refused() -> None:
     from fedl2g.datasets import Dataset
 
     pictures = np.zeros((2, 1, 8, 8), dtype=np.uint8)
-    dataset = Dataset("x", pictures, np.array([0, 5]), ("a", "b"), None, (), "f")
+    dataset = Dataset("x", image_schema(1, 8, 8), pictures, np.array([0, 5]), ("a", "b"), None, (), "f")
     verdict = check._try("labels", lambda: check._labels(dataset))
     assert (verdict.good, verdict.detail) == (False, "labels range from 0 to 5; expected 0 to 1")
 
@@ -438,7 +439,7 @@ def test_the_model_of_a_run_is_exported_and_predicts_the_same(fedl2g: Any, tmp_p
     server.load_state_dict(checkpoint.server())
     evaluation = host.evaluate(1, server.broadcast(3))
     assert directory.history()[-1].accuracy.counts[1] == (evaluation.correct, evaluation.samples)  # type: ignore[union-attr]
-    images = torch.from_numpy(dataset.images[:20]).float()
+    images = torch.from_numpy(dataset.inputs[:20]).float()
     about = same_predictions(Path("model"), host.half(1), images)
     assert (about["architecture"], about["round"], about["client"], about["which"]) == ("small_cnn", 2, 1, "last")
     assert about["test_accuracy"] == evaluation.correct / evaluation.samples
@@ -463,17 +464,17 @@ def test_the_model_of_a_site_is_exported_and_predicts_the_same(fedl2g: Any, hosp
     coordinator = read_coordinator(hospitals / "coordinator/experiment.toml")
     experiment, table = coordinator.experiment, coordinator.federation
     server = get_method(experiment.method.name).server(experiment.method, coordinator.setup.task)
-    request = Request("run1", experiment, table.classes, table.image_shape, 60, server.broadcast(60))
+    request = Request("run1", experiment, table.classes, table.inputs, 60, server.broadcast(60))
     node = make_node(file, request)
     assert node.train(request).report.steps > 0
     host = node._host(node._store(request).before(61))
     none_yet = fedl2g(*export)
     assert (none_yet.code, "has not named a best round yet; take" in none_yet.sentence) == (2, True)
     assert fedl2g(*export, "--which", "last").code == 0
-    later = Request("run1", experiment, table.classes, table.image_shape, 61, server.broadcast(61), best=60)
+    later = Request("run1", experiment, table.classes, table.inputs, 61, server.broadcast(61), best=60)
     assert node.train(later).report.steps > 0
     said = fedl2g(*export, "--metrics", "auroc,confusion")
-    images = torch.from_numpy(load_data(file, table.classes, table.image_shape).images).float()
+    images = torch.from_numpy(load_data(file, table.classes, table.inputs).inputs).float()
     found = host.evaluate(0, {})
     about = same_predictions(Path("model"), host.half(0), images)
     assert (about["site"], about["round"], about["run"]) == ("north", 60, "run1")

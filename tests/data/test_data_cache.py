@@ -19,12 +19,18 @@ from fedl2g.datasets import Dataset, load_dataset
 from fedl2g.datasets.cache import cache_folder, open_or_build
 from fedl2g.datasets.dataset import Content
 from fedl2g.errors import DataError
+from fedl2g.schema import image_schema
 
 
 def content(count: int = 6, seed: int = 0) -> Content:
     images = np.random.RandomState(seed).randint(0, 256, (count, 1, 4, 5)).astype(np.uint8)
     return Content(
-        (1, 4, 5), [images[:2], images[2:]], np.arange(count) % 2, ("a", "b"), np.arange(count) % 3, ("x", "y", "z")
+        image_schema(1, 4, 5),
+        [images[:2], images[2:]],
+        np.arange(count) % 2,
+        ("a", "b"),
+        np.arange(count) % 3,
+        ("x", "y", "z"),
     )
 
 
@@ -35,15 +41,15 @@ def never() -> Content:
 def test_a_cached_dataset_is_opened_not_built(tmp_path: Path) -> None:
     built = open_or_build("mine", "key", tmp_path, content)
     opened = open_or_build("mine", "key", tmp_path, never)
-    assert isinstance(opened.images, np.memmap)
-    assert not opened.images.flags.writeable
+    assert isinstance(opened.inputs, np.memmap)
+    assert not opened.inputs.flags.writeable
     assert not opened.labels.flags.writeable
-    assert (opened.name, opened.classes, opened.image_shape, len(opened)) == ("mine", 2, (1, 4, 5), 6)
+    assert (opened.name, opened.classes, opened.shape, len(opened)) == ("mine", 2, (1, 4, 5), 6)
     assert opened.class_names == ("a", "b")
-    assert opened.domain_names == ("x", "y", "z")
-    assert opened.domains is not None
-    assert opened.domains.tolist() == [0, 1, 2, 0, 1, 2]
-    assert opened.images.tolist() == np.concatenate(list(content().images)).tolist()
+    assert opened.group_names == ("x", "y", "z")
+    assert opened.groups is not None
+    assert opened.groups.tolist() == [0, 1, 2, 0, 1, 2]
+    assert opened.inputs.tolist() == np.concatenate(list(content().inputs)).tolist()
     assert opened.fingerprint == built.fingerprint
 
 
@@ -62,7 +68,7 @@ def damage_missing(entry: Path) -> None:
 
 
 def damage_short(entry: Path) -> None:
-    with open(entry / "images.npy", "ab") as file:
+    with open(entry / "inputs.npy", "ab") as file:
         file.truncate(140)
 
 
@@ -80,9 +86,9 @@ def damage_sizes(entry: Path) -> None:
 
 
 def damage_header(entry: Path) -> None:
-    data = bytearray((entry / "images.npy").read_bytes())
+    data = bytearray((entry / "inputs.npy").read_bytes())
     data[:10] = b"0123456789"
-    (entry / "images.npy").write_bytes(data)
+    (entry / "inputs.npy").write_bytes(data)
 
 
 def damage_all(entry: Path) -> None:
@@ -105,10 +111,10 @@ def test_an_interrupted_build_leaves_nothing_behind(tmp_path: Path) -> None:
         whole = content()
 
         def images() -> Iterator[np.ndarray]:
-            yield next(iter(whole.images))
+            yield next(iter(whole.inputs))
             raise KeyboardInterrupt
 
-        return Content((1, 4, 5), images(), whole.labels, whole.class_names)
+        return Content(image_schema(1, 4, 5), images(), whole.labels, whole.class_names)
 
     with pytest.raises(KeyboardInterrupt):
         open_or_build("mine", "key", tmp_path, broken)
@@ -122,7 +128,7 @@ def test_an_interrupted_build_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_source_with_too_few_images_is_refused(tmp_path: Path) -> None:
     def short() -> Content:
         whole = content()
-        return Content((1, 4, 5), list(whole.images)[:1], whole.labels, whole.class_names)
+        return Content(image_schema(1, 4, 5), list(whole.inputs)[:1], whole.labels, whole.class_names)
 
     with pytest.raises(DataError, match="6 labels but 2 images"):
         open_or_build("mine", "key", tmp_path, short)
@@ -137,7 +143,7 @@ def _build_slowly(folder: Path, ready, results) -> None:  # type: ignore[no-unty
 
     ready.wait()
     dataset = open_or_build("mine", "key", folder, build)
-    results.put((dataset.fingerprint, int(dataset.images.sum())))
+    results.put((dataset.fingerprint, int(dataset.inputs.sum())))
 
 
 def test_processes_that_build_at_once_share_one_whole_entry(tmp_path: Path) -> None:
@@ -158,7 +164,7 @@ def test_a_dataset_travels_to_a_worker_as_the_address_of_its_folder(tmp_path: Pa
     sent = pickle.dumps(dataset)
     assert len(sent) < 1000
     received: Dataset = pickle.loads(sent)
-    assert isinstance(received.images, np.memmap)
+    assert isinstance(received.inputs, np.memmap)
     assert received.fingerprint == dataset.fingerprint
 
 
@@ -202,18 +208,18 @@ def test_samples_are_class_stratified_fixed_and_cached(tmp_path: Path) -> None:
     assert (np.abs(counts - exact) < 1).all()
     again = load_dataset("digits", samples=101, data_dir=tmp_path)
     assert again.fingerprint == few.fingerprint != whole.fingerprint
-    assert isinstance(again.images, np.memmap)
+    assert isinstance(again.inputs, np.memmap)
     assert few.classes == 10
     assert ("Reading digits", 1797, 1797) in seen
     # a subset is a part of the whole, in its order
-    positions = [np.flatnonzero((whole.images == image).all(axis=(1, 2, 3)))[0] for image in few.images[:20]]
+    positions = [np.flatnonzero((whole.inputs == image).all(axis=(1, 2, 3)))[0] for image in few.inputs[:20]]
     assert positions == sorted(positions)
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"samples": 1798}, "more than the 1797 images of digits"),
+        ({"samples": 1798}, "more than the 1797 samples of digits"),
         ({"samples": 0}, "samples: 0 is not allowed"),
         ({"image_size": 0}, "image_size: 0 is not allowed"),
     ],

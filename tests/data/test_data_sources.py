@@ -23,7 +23,8 @@ from fedl2g.datasets import Dataset, dataset_names, describe_datasets, load_data
 from fedl2g.datasets import loading as loading_module
 from fedl2g.datasets.dataset import Content
 from fedl2g.datasets.download import RemoteFile
-from fedl2g.datasets.named import (
+from fedl2g.datasets.kinds import NAMED
+from fedl2g.datasets.named_images import (
     CATALOG,
     DOMAINNET_DOMAINS,
     read_cifar10,
@@ -36,7 +37,7 @@ from fedl2g.errors import DataError, SettingError
 
 
 def pixels_of(content: Content) -> np.ndarray:
-    return np.concatenate(list(content.images))
+    return np.concatenate(list(content.inputs))
 
 
 def picture(colour: tuple[int, int, int], size: tuple[int, int] = (96, 80), kind: str = "JPEG") -> bytes:
@@ -210,10 +211,10 @@ class TestNamed:
 
     def test_domainnet(self, tmp_path: Path) -> None:
         content = read_domainnet(self.domainnet(tmp_path), 64)
-        assert content.domain_names == DOMAINNET_DOMAINS
+        assert content.group_names == DOMAINNET_DOMAINS
         assert content.class_names == ("aircraft_carrier", "zigzag")
-        assert content.domains is not None
-        assert content.domains.tolist() == np.repeat(range(6), 4).tolist()
+        assert content.groups is not None
+        assert content.groups.tolist() == np.repeat(range(6), 4).tolist()
         assert content.labels.tolist() == [0, 1, 1, 0] * 6
         pixels = pixels_of(content)
         assert pixels.shape == (24, 3, 64, 64)
@@ -230,18 +231,20 @@ class TestNamed:
         from sklearn.datasets import load_digits
 
         dataset = load_dataset("digits", data_dir=tmp_path)
-        assert (dataset.images.shape, dataset.classes) == ((1797, 3, 32, 32), 10)
-        assert dataset.images.min() == 0
-        assert dataset.images.max() == 255
+        assert (dataset.inputs.shape, dataset.classes) == ((1797, 3, 32, 32), 10)
+        assert dataset.inputs.min() == 0
+        assert dataset.inputs.max() == 255
         expected = np.rint(load_digits().images * 255 / 16)
         for channel in range(3):
-            assert (dataset.images[:, channel, 1::4, 2::4] == expected).all()
-        assert load_dataset("digits", image_size=28, data_dir=tmp_path).image_shape == (3, 28, 28)
+            assert (dataset.inputs[:, channel, 1::4, 2::4] == expected).all()
+        assert load_dataset("digits", image_size=28, data_dir=tmp_path).shape == (3, 28, 28)
 
     def test_the_catalog_is_complete(self) -> None:
-        assert set(dataset_names()) == {"digits", "cifar10", "cifar100", "flowers102", "tiny-imagenet", "domainnet"}
+        images = {"digits", "cifar10", "cifar100", "flowers102", "tiny-imagenet", "domainnet"}
+        assert set(dataset_names()) == images | NAMED.keys()
         for entry in describe_datasets():
-            assert bool(entry.files) == (entry.name != "digits")
+            assert entry.kind == NAMED.get(entry.name, "image")
+            assert bool(entry.files) == (entry.name not in ("digits", "breast-cancer", "wine"))
             assert len({file.name for file in entry.files}) == len(entry.files)
             assert entry.description.endswith(".")
 
@@ -255,7 +258,7 @@ class TestNamed:
         entry = dataclasses.replace(CATALOG["cifar10"], files=files)
         monkeypatch.setattr(loading_module, "CATALOG", {"cifar10": entry})
         dataset = load_dataset("cifar10", data_dir=tmp_path)
-        assert (dataset.images == images).all()
+        assert (dataset.inputs == images).all()
         path.unlink()  # the cache needs the archive no more
         assert load_dataset("cifar10", data_dir=tmp_path).fingerprint == dataset.fingerprint
 
@@ -277,11 +280,11 @@ class TestNpz:
         pictures = images(6, 10, 7)
         dataset = self.load(tmp_path, images=pictures, labels=[0, 1, 2, 0, 1, 2])
         assert dataset.name == "mine"
-        assert dataset.image_shape == (1, 10, 7)
-        assert (dataset.images[:, 0] == pictures).all()
+        assert dataset.shape == (1, 10, 7)
+        assert (dataset.inputs[:, 0] == pictures).all()
         assert dataset.labels.dtype == np.int64
         assert dataset.class_names == ("0", "1", "2")
-        assert dataset.domains is None
+        assert dataset.groups is None
 
     def test_colour_images_with_names_and_domains(self, tmp_path: Path) -> None:
         pictures = images(4, 8, 9, 3)
@@ -292,26 +295,26 @@ class TestNpz:
             class_names=["cat", "dog", "never seen"],
             domains=["winter", "summer", "winter", "winter"],
         )
-        assert (dataset.images == pictures.transpose(0, 3, 1, 2)).all()
+        assert (dataset.inputs == pictures.transpose(0, 3, 1, 2)).all()
         assert dataset.class_names == ("cat", "dog", "never seen")
         assert dataset.classes == 3
-        assert dataset.domain_names == ("summer", "winter")
-        assert dataset.domains is not None
-        assert dataset.domains.tolist() == [1, 0, 1, 1]
+        assert dataset.group_names == ("summer", "winter")
+        assert dataset.groups is not None
+        assert dataset.groups.tolist() == [1, 0, 1, 1]
 
     def test_labels_with_gaps_are_numbered_afresh_and_keep_their_names(self, tmp_path: Path) -> None:
         dataset = self.load(tmp_path, images=images(4, 8, 8), labels=[70, 3, 70, 12], domains=[5, 5, 2, 2])
         assert dataset.labels.tolist() == [2, 0, 2, 1]
         assert dataset.class_names == ("3", "12", "70")
-        assert dataset.domain_names == ("2", "5")
+        assert dataset.group_names == ("2", "5")
 
     def test_image_size_makes_squares(self, tmp_path: Path) -> None:
         pictures = images(3, 20, 40, 3)
         name = save(tmp_path / "mine.npz", images=pictures, labels=[0, 1, 1])
         dataset = load_dataset(name, image_size=10, data_dir=tmp_path)
-        assert dataset.image_shape == (3, 10, 10)
+        assert dataset.shape == (3, 10, 10)
         scaled = Image.fromarray(pictures[0]).resize((20, 10), Image.Resampling.BILINEAR).crop((5, 0, 15, 10))
-        assert (dataset.images[0] == np.asarray(scaled).transpose(2, 0, 1)).all()
+        assert (dataset.inputs[0] == np.asarray(scaled).transpose(2, 0, 1)).all()
 
     def test_a_changed_file_is_read_again(self, tmp_path: Path) -> None:
         name = save(tmp_path / "mine.npz", images=images(3, 4, 4), labels=[0, 1, 1])
@@ -327,7 +330,8 @@ class TestNpz:
         [
             ({"labels": [0]}, "no array named 'images'"),
             ({"images": images(2, 4, 4)}, "no array named 'labels'"),
-            ({"images": np.zeros((2, 4, 4)), "labels": [0, 1]}, "type float64; expected uint8"),
+            ({"images": np.zeros((2, 4, 4), int), "labels": [0, 1]}, "type int64; expected uint8"),
+            ({"images": np.full((2, 4, 4), 7.0), "labels": [0, 1]}, "from 7 to 7; expected fractions"),
             ({"images": images(2, 4), "labels": [0, 1]}, r"shape \(2, 4\)"),
             ({"images": images(0, 4, 4), "labels": []}, "not empty"),
             ({"images": images(2, 3, 8, 8), "labels": [0, 1]}, r"transpose\(0, 2, 3, 1\)"),
@@ -374,10 +378,10 @@ class TestFolder:
         files = {"dog/2.PNG": red, "dog/1.png": blue, "cat/a.png": red, "cat/.hidden.png": b"", "cat/notes.txt": b""}
         dataset = load_dataset(self.make(tmp_path / "pets", files), data_dir=tmp_path / "cache")
         assert (dataset.name, dataset.class_names) == ("pets", ("cat", "dog"))
-        assert dataset.image_shape == (3, 64, 64)
+        assert dataset.shape == (3, 64, 64)
         assert dataset.labels.tolist() == [0, 1, 1]
-        assert dataset.images[:, :, 0, 0].tolist() == [[255, 0, 0], [0, 0, 255], [255, 0, 0]]
-        assert dataset.domains is None
+        assert dataset.inputs[:, :, 0, 0].tolist() == [[255, 0, 0], [0, 0, 255], [255, 0, 0]]
+        assert dataset.groups is None
 
     def test_a_folder_of_domains(self, tmp_path: Path) -> None:
         grey = io.BytesIO()
@@ -389,12 +393,12 @@ class TestFolder:
         }
         name = self.make(tmp_path / "pets", files)
         dataset = load_dataset(name, image_size=8, data_dir=tmp_path / "cache")
-        assert dataset.domain_names == ("art", "photo")
+        assert dataset.group_names == ("art", "photo")
         assert dataset.class_names == ("cat", "dog")
-        assert dataset.domains is not None
-        assert dataset.domains.tolist() == [0, 0, 1]
+        assert dataset.groups is not None
+        assert dataset.groups.tolist() == [0, 0, 1]
         assert dataset.labels.tolist() == [0, 1, 1]
-        assert dataset.images[2].tolist() == np.full((3, 8, 8), 7).tolist()
+        assert dataset.inputs[2].tolist() == np.full((3, 8, 8), 7).tolist()
 
     def test_a_changed_folder_is_read_again(self, tmp_path: Path) -> None:
         name = self.make(tmp_path / "pets", {"dog/1.png": picture((9, 9, 9)), "cat/1.png": picture((0, 0, 0))})
@@ -451,8 +455,8 @@ class TestFunction:
     def test_a_function_of_the_current_folder(self, tmp_path: Path) -> None:
         before = list(sys.path)
         dataset = load_dataset("own_data_for_test:pictures", samples=2, data_dir=tmp_path / "cache")
-        assert dataset.image_shape == (3, 6, 5)
-        assert dataset.domain_names == ("0", "1")
+        assert dataset.shape == (3, 6, 5)
+        assert dataset.group_names == ("0", "1")
         assert sorted(dataset.labels.tolist()) == [0, 1]
         assert sys.path == before
 

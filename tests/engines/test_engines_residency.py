@@ -115,7 +115,9 @@ def test_what_a_client_takes() -> None:
     model = half.model
     values = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
     fresh = bytes_of(half)
-    assert fresh == values + 4096 * (len(list(model.modules())) + 3)  # and the three that hold it
+    assert fresh == values + 4096 * (
+        len(list(model.modules())) + 4
+    )  # the three that hold it, and the preparation of inputs
     federation_of(setup, engine).run()
     targets = half.prototypes  # kept from the first evaluation on, outside any network
     assert bytes_of(half) == fresh + targets.vectors.nbytes + targets.known.nbytes + 4096

@@ -22,6 +22,7 @@ from fedl2g.methods.base import Combined
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import class_vectors
 from fedl2g.references import load_plugin
+from fedl2g.schema import image_schema
 from fedl2g.setup import Setup
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +77,7 @@ def test_the_example_method_gives_the_same_numbers_on_every_engine(tmp_path: Pat
 def test_memory_of_the_example_method(tmp_path: Path) -> None:
     load_plugin(str(EXAMPLE))
     method = get_method("fedema")
-    task = Task(classes=3, image_shape=(3, 32, 32), seed=0, rounds=1, auxiliary="small_cnn", feature_dim=2)
+    task = Task(classes=3, inputs=image_schema(3, 32, 32), seed=0, rounds=1, auxiliary="small_cnn", feature_dim=2)
     server = method.server(method.options(memory=0.75), task)
     first = class_vectors(torch.tensor([0, 2]), torch.tensor([[4.0, 8.0], [1.0, 1.0]]))
     second = class_vectors(torch.tensor([0]), torch.tensor([[0.0, 4.0]]))

@@ -27,6 +27,19 @@ CHANGES: dict[str, Any] = {
     "local_epochs": 2,
     "batch_size": 11,
     "client_lr": 0.02,
+    "optimizer.name": "adamw",
+    "optimizer.momentum": 0.9,
+    "optimizer.weight_decay": 0.1,
+    "optimizer.beta1": 0.8,
+    "optimizer.beta2": 0.9,
+    "schedule.name": "cosine",
+    "schedule.rounds": 100,
+    "schedule.final": 0.1,
+    "schedule.every": 10,
+    "schedule.factor": 0.5,
+    "augment.flip": True,
+    "augment.crop": 4,
+    "amp": "bf16",
     "protocol": "paper",
     "reshuffle": False,
     "equal_start": True,
@@ -84,6 +97,10 @@ CHANGES: dict[str, Any] = {
     "method.server_step": "rms",
     "method.rms_step": 0.2,
     "validation_fraction": 0.1,
+    "feature_dim": 64,
+    "label": "diagnosis",
+    "text": "report",
+    "ignore": "number",
 }
 HOW = {
     "execution.engine": ["workers", "flower"],
@@ -101,6 +118,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "privacy.max_epsilon": GUARANTEE,
     "availability.speed_spread": {"availability.deadline": 1.0},
     "availability.speed_jitter": {"availability.deadline": 1.0},
+    "optimizer.beta1": {"optimizer.name": "adamw"},
+    "optimizer.beta2": {"optimizer.name": "adamw"},
 }
 
 

@@ -57,12 +57,12 @@ def inline_twin(folder: Path, experiment_file: Path, out: Path, missed: Missed) 
     images, labels, models, train, test = [], [], [], [], []
     for number, name in enumerate(table.sites):
         file = read_site(folder / "sites" / name / "site.toml", trust=True)
-        dataset = load_data(file, table.classes, table.image_shape)
+        dataset = load_data(file, table.classes, table.inputs)
         part = own_site(file, coordinator.experiment, dataset).partition
         offset = sum(map(len, labels))
         train.append(part.train[number] + offset)
         test.append(part.test[number] + offset)
-        images.append(dataset.images.transpose(0, 2, 3, 1))
+        images.append(dataset.inputs.transpose(0, 2, 3, 1))
         labels.append(dataset.labels)
         models.append(file.model)
     out.mkdir(parents=True)

@@ -79,6 +79,8 @@ def experiment(method: str, engine: str, /, **more: Any) -> Experiment:
     settings: dict[str, Any] = {"name": method}
     if method.startswith("fedl2g"):
         settings["warmup_rounds"] = 1  # one round without training, one with
+    if method in ("fedtgp", "fedgen"):
+        settings["server_epochs"] = 2
     common: dict[str, Any] = {
         "method": settings, "dataset": "digits", "samples": 240, "clients": CLIENTS, "rounds": 2, "seed": 3,
         "partition": "dirichlet:0.5", "participation": 0.75,

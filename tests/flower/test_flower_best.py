@@ -24,6 +24,7 @@ from fedl2g.errors import PayloadError, RunError
 from fedl2g.round.record import selected_record
 from fedl2g.runs.checkpoint import newest
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.schema import image_schema
 
 
 def site(folder: Path, name: str, client: int) -> Handler:
@@ -112,7 +113,7 @@ def test_a_store_keeps_the_best_round_whatever_comes_after_it(tmp_path: Path) ->
 @pytest.mark.parametrize("best", [-1, 2.5, "3", True])
 def test_a_request_names_a_round_as_best_or_is_refused(best: Any) -> None:
     setup = tiny_setup()
-    request = Request("run1", setup.experiment, ("a",), (1, 8, 8), 3, {}, best=2)
+    request = Request("run1", setup.experiment, ("a",), image_schema(1, 8, 8), 3, {}, best=2)
     records = messages.pack_request(request)
     assert messages.unpack_request(records, 2**20).best == 2
     records["about"]["best"] = best  # type: ignore[index]

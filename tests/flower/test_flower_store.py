@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 def request(setup: Setup, round: int, scale: float = 1.0) -> Request:
     server = get_method(setup.experiment.method.name).server(setup.experiment.method, setup.task)
     payload = {name: t * scale if t.is_floating_point() else t for name, t in server.broadcast(round).items()}
-    return Request("run1", setup.experiment, setup.dataset.class_names, setup.dataset.image_shape, round, payload)
+    return Request("run1", setup.experiment, setup.dataset.class_names, setup.dataset.schema, round, payload)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_requests_cross_whole_and_strange_ones_are_refused(setup: Setup) -> None
     found = unpack_request(pack_request(sent), 2**20)
     assert found.digest == sent.digest
     assert found.experiment.fingerprint == sent.experiment.fingerprint
-    assert (found.round, found.classes, found.image_shape) == (4, sent.classes, sent.image_shape)
+    assert (found.round, found.classes, found.inputs) == (4, sent.classes, sent.inputs)
     with pytest.raises(PayloadError, match="at most"):
         unpack_request(pack_request(sent), 10)
     for key, value in (("run", "../x"), ("round", -1), ("experiment", "{}}"), ("experiment", '{"rounds": 0}')):

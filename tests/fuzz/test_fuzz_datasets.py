@@ -18,6 +18,7 @@ from fuzz_helpers import Fuzz, replaced, spoiled_text
 from fedl2g.datasets import Partition, load_dataset, make_partition
 from fedl2g.datasets.cache import open_or_build
 from fedl2g.datasets.dataset import Content, Dataset
+from fedl2g.schema import image_schema
 
 COUNT, CLASSES = 12, 3
 ARRAYS: dict[str, Any] = {
@@ -91,16 +92,16 @@ def _zip(members: dict[str, bytes], draw: random.Random) -> bytes:
 
 
 def _sound(dataset: Dataset) -> bool:
-    labels, domains = np.asarray(dataset.labels), dataset.domains
+    labels, domains = np.asarray(dataset.labels), dataset.groups
     return (
-        dataset.images.dtype == np.uint8
-        and dataset.images.ndim == 4
-        and len(dataset.images) == len(labels) > 0
+        dataset.inputs.dtype == np.uint8
+        and dataset.inputs.ndim == 4
+        and len(dataset.inputs) == len(labels) > 0
         and labels.dtype == np.int64
         and bool((labels >= 0).all() and (labels < dataset.classes).all())
-        and all(type(name) is str for name in (*dataset.class_names, *dataset.domain_names, dataset.name))
+        and all(type(name) is str for name in (*dataset.class_names, *dataset.group_names, dataset.name))
         and (domains is None or (domains.shape == labels.shape and domains.dtype == np.int64))
-        and (domains is None or bool((domains >= 0).all() and (domains < len(dataset.domain_names)).all()))
+        and (domains is None or bool((domains >= 0).all() and (domains < len(dataset.group_names)).all()))
         and len(dataset.fingerprint) == 64
     )
 
@@ -132,7 +133,7 @@ def test_cache_entries(tmp_path: Path) -> None:
     """A damaged entry is noticed and built again, or it is sound. Pixels are not read when it is opened."""
     draw, fuzz = random.Random(12), Fuzz()
     images, names = [ARRAYS["images"][:, None]], ("a", "b", "c")
-    content = Content((1, 4, 4), images, ARRAYS["labels"], names, ARRAYS["domains"], ("x", "y"))
+    content = Content(image_schema(1, 4, 4), images, ARRAYS["labels"], names, ARRAYS["domains"], ("x", "y"))
     built = 0
 
     def build() -> Content:
@@ -143,7 +144,7 @@ def test_cache_entries(tmp_path: Path) -> None:
     whole = open_or_build("d", "key", tmp_path, build)
     entry = tmp_path / "key"
     files = {file.name: file.read_bytes() for file in entry.iterdir()}
-    assert set(files) == {"meta.json", "images.npy", "labels.npy", "domains.npy"}
+    assert set(files) == {"meta.json", "inputs.npy", "labels.npy", "groups.npy"}
     for _ in range(500):
         for name, data in files.items():
             (entry / name).write_bytes(data)

@@ -22,10 +22,11 @@ from fedl2g.engines.flower.messages import Request
 from fedl2g.experiment import Experiment
 from fedl2g.methods.base import Reply, Report
 from fedl2g.payload import Payload, to_bytes
+from fedl2g.schema import image_schema
 
 RUN, ROUND, CLIENT, CLIENTS, LIMIT = "ab12", 3, 1, 4, 4096
 PAYLOAD: Payload = {"ids": torch.tensor([0, 2]), "rows": torch.ones(2, 3)}
-REQUEST = Request(RUN, Experiment(samples=100, image_size=16), ("zero", "one"), (1, 16, 16), ROUND, PAYLOAD)
+REQUEST = Request(RUN, Experiment(samples=100, image_size=16), ("zero", "one"), image_schema(1, 16, 16), ROUND, PAYLOAD)
 ABOUT: dict[str, Any] = dict(messages.pack_request(REQUEST)["about"])  # type: ignore[arg-type]
 
 
@@ -122,7 +123,7 @@ def _sound_request(found: Request) -> bool:
     again = messages.unpack_request(messages.pack_request(found), LIMIT)
     return (
         found.run.isalnum()
-        and all(map(_whole, (found.round, *found.image_shape)))
+        and all(map(_whole, (found.round, *found.inputs.shape)))
         and all(type(name) is str for name in found.classes)
         and _plain(found.payload)
         and again.experiment.fingerprint == found.experiment.fingerprint

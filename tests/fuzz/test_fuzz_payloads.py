@@ -16,6 +16,7 @@ from fedl2g.methods.base import ServerHalf
 from fedl2g.methods.low_rank import check_packed, compress
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload, check_payload, class_vector_spec, from_bytes, tensors_spec, to_bytes
+from fedl2g.schema import image_schema
 
 CLASSES, WIDTH = 5, 3
 SPEC = class_vector_spec(CLASSES, WIDTH, torch.float32)
@@ -118,7 +119,19 @@ def test_tensors_of_every_method() -> None:
     draw, fuzz = random.Random(2), Fuzz()
     servers = [
         _server(name)
-        for name in ("lg-fedavg", "fedgh", "fml", "fedkd", "fedmrl", "feddistill", "fedproto", "fedl2g-f", "local")
+        for name in (
+            "lg-fedavg",
+            "fedgh",
+            "fml",
+            "fedkd",
+            "fedmrl",
+            "feddistill",
+            "fedproto",
+            "fedtgp",
+            "fedgen",
+            "fedl2g-f",
+            "local",
+        )
     ]
     for _ in range(3000):
         server = draw.choice(servers)
@@ -158,7 +171,7 @@ def _fits(payload: Payload, server: ServerHalf[Any]) -> bool:
 
 def _server(method: str) -> ServerHalf[Any]:
     known = get_method(method)
-    task = Task(CLASSES, (1, 16, 16), seed=0, rounds=3, auxiliary="small_cnn", feature_dim=WIDTH)
+    task = Task(CLASSES, image_schema(1, 16, 16), seed=0, rounds=3, auxiliary="small_cnn", feature_dim=WIDTH)
     options = {"sub_feature_dim": 2} if method == "fedmrl" else {}
     return known.server(known.options.model_validate({"name": method, **options}), task)
 

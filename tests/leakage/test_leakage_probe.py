@@ -17,7 +17,7 @@ from fedl2g.federation import Federation, Observer
 from fedl2g.leakage.membership import members_of, sample_areas
 from fedl2g.leakage.probe import _areas, probe
 from fedl2g.learning.guidance import guiding_gradient
-from fedl2g.learning.training import ImageView
+from fedl2g.learning.training import SampleView
 from fedl2g.methods.base import ClientHalf, Vectors
 from fedl2g.methods.fedl2g import FedL2GClient
 from fedl2g.methods.registry import get_method
@@ -93,7 +93,15 @@ def test_what_cannot_be_probed_is_refused() -> None:
         probe(Experiment(**{**TINY, "partition": "iid", "samples": 400, "clients": 2}, method="feddistill"))
 
 
-METHODS = ["fedproto", "feddistill", "fedgh", "fedl2g-l", "fedl2g-f", "fedema"]  # the last one is a user's own
+METHODS = [
+    "fedproto",
+    "fedtgp",
+    "feddistill",
+    "fedgh",
+    "fedl2g-l",
+    "fedl2g-f",
+    "fedema",
+]  # the last one is a user's own
 
 
 def _half(method: str) -> tuple[ClientHalf[Any], Vectors, Payload]:
@@ -106,7 +114,7 @@ def _half(method: str) -> tuple[ClientHalf[Any], Vectors, Payload]:
     return Host(setup, torch.device("cpu")).half(0), known.traits.vectors, sent
 
 
-def _alone(half: ClientHalf[Any], sample: ImageView, sent: Payload) -> Payload:
+def _alone(half: ClientHalf[Any], sample: SampleView, sent: Payload) -> Payload:
     """What the client would upload of one sample, computed without the probe's own code."""
     x, y = sample.batch(torch.arange(1))
     half.model.eval()

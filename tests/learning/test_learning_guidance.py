@@ -18,6 +18,7 @@ from fedl2g import guiding_gradient
 from fedl2g.learning.guidance import guidance
 from fedl2g.models import SplitModel, build_model
 from fedl2g.models.split import FeaturePool
+from fedl2g.schema import image_schema
 
 CLASSES, WIDTH, LR = 7, 32, 0.05
 SHAPE = (3, 16, 16)
@@ -26,7 +27,7 @@ Reference = Callable[..., Tensor]
 
 
 def built(name: str) -> SplitModel:
-    return build_model(name, classes=CLASSES, image_shape=SHAPE, feature_dim=WIDTH)
+    return build_model(name, classes=CLASSES, inputs=image_schema(*SHAPE), feature_dim=WIDTH)
 
 
 def transformer() -> SplitModel:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedl2g.learning.optimizer import ClippedSGD
 from fedl2g.models import build_model
+from fedl2g.schema import image_schema
 
 LR = 0.05
 SHAPES = ((1,), (7,), (40, 1000), (512, 130, 3, 3), (1000, 3000), (2, 3))
@@ -90,7 +91,7 @@ def test_a_nan_reaches_its_parameter_without_clipping_too() -> None:
 @pytest.mark.parametrize("name", ["small_mobilenet", "resnet4"])
 def test_networks_train_as_with_torch_in_both_layouts(name: str, layout: torch.memory_format, clip: float) -> None:
     torch.manual_seed(0)
-    ours = build_model(name, classes=5, image_shape=(3, 16, 16)).to(memory_format=layout).train()
+    ours = build_model(name, classes=5, inputs=image_schema(3, 16, 16)).to(memory_format=layout).train()
     theirs = copy.deepcopy(ours)
     own, optimizer = ClippedSGD(ours.parameters(), 1e-3, clip), torch.optim.SGD(theirs.parameters(), 1e-3)
     for _ in range(3):

@@ -13,17 +13,19 @@ from torch.nn import functional as F
 
 from fedl2g.learning.client import Client, Task
 from fedl2g.learning.optimizer import ClippedSGD
-from fedl2g.learning.training import ImageView, at_least_two, train, training_batches
+from fedl2g.learning.preparation import ImagePreparation
+from fedl2g.learning.training import SampleView, at_least_two, train, training_batches
 from fedl2g.models import SplitModel
+from fedl2g.schema import image_schema
 
 CPU = torch.device("cpu")
 
 
-def view_of(samples: int, dtype: torch.dtype = torch.float64) -> ImageView:
+def view_of(samples: int, dtype: torch.dtype = torch.float64) -> SampleView:
     generator = torch.Generator().manual_seed(1)
     images = torch.randint(0, 256, (samples + 5, 1, 2, 2), dtype=torch.uint8, generator=generator)
     labels = torch.randint(0, 3, (samples + 5,), generator=generator)
-    return ImageView(images, labels, torch.arange(5, samples + 5), device=CPU, dtype=dtype)
+    return SampleView(images, labels, torch.arange(5, samples + 5), device=CPU, prepare=ImagePreparation(dtype))
 
 
 def network(dtype: torch.dtype = torch.float64) -> SplitModel:
@@ -33,7 +35,13 @@ def network(dtype: torch.dtype = torch.float64) -> SplitModel:
 
 def client_with(samples: int, **settings: Any) -> Client:
     task = Task(
-        classes=3, image_shape=(1, 2, 2), seed=9, rounds=5, auxiliary="small_cnn", dtype=torch.float64, **settings
+        classes=3,
+        inputs=image_schema(1, 2, 2),
+        seed=9,
+        rounds=5,
+        auxiliary="small_cnn",
+        dtype=torch.float64,
+        **settings,
     )
     return Client(4, task, network(), view_of(samples), view_of(3))
 
@@ -50,7 +58,9 @@ def test_incomplete_batches_are_dropped_but_never_all(samples: int, sizes: list[
 
 def test_a_batch_is_scaled_to_plus_minus_one() -> None:
     images = torch.tensor([0, 51, 255, 127], dtype=torch.uint8).reshape(4, 1, 1, 1)
-    view = ImageView(images, torch.tensor([2, 0, 1, 1]), torch.tensor([2, 0, 1]), device=CPU, dtype=torch.float64)
+    view = SampleView(
+        images, torch.tensor([2, 0, 1, 1]), torch.tensor([2, 0, 1]), device=CPU, prepare=ImagePreparation(torch.float64)
+    )
     x, y = view.batch(torch.tensor([0, 2]))
     assert x.flatten().tolist() == pytest.approx([1.0, -0.6])
     assert y.tolist() == [1, 0]
@@ -144,9 +154,9 @@ def test_no_epochs_train_nothing() -> None:
 def orders_of(client: Client, round: int, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The positions of the batches that a client trains on in a round."""
     seen: list[list[int]] = []
-    real = ImageView.batch
+    real = SampleView.batch
     with monkeypatch.context() as patch:
-        patch.setattr(ImageView, "batch", lambda view, where: seen.append(where.tolist()) or real(view, where))
+        patch.setattr(SampleView, "batch", lambda view, where: seen.append(where.tolist()) or real(view, where))
         log = client.fit(round, lambda x, y: (F.cross_entropy(client.model(x)[1], y),) * 2)
     assert log.steps == len(seen)
     return seen

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from fedl2g.experiment.policies import Aggregation
 from fedl2g.learning.client import Client, Task
-from fedl2g.learning.training import ImageView
+from fedl2g.learning.preparation import ImagePreparation
+from fedl2g.learning.training import SampleView
 from fedl2g.methods.base import ClientHalf, Reply, Report, ServerHalf, Traits
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
 from fedl2g.rng import torch_stream
-from fedl2g.round.aggregator import ByRule
+from fedl2g.round.aggregator import ByRule, RawReplies
+from fedl2g.schema import image_schema
 
 CLASSES, FEATURES, BATCH, EPOCHS, LR, SEED = 4, 6, 3, 2, 0.05, 11
 LABELS = ([0, 1, 1, 0, 1, 0, 1], [1, 2, 2, 1, 2], [0, 2])  # by client; class 3 exists nowhere
@@ -63,7 +65,11 @@ class World:
             Reply(half.client.id, upload, Report(len(half.client.train_set)))
             for half, upload in zip(self.halves, self.uploads, strict=True)
         ]
-        combined = ByRule(Aggregation(), self.traits, self.server.expected()).combine(round, replies, payload)
+        expected = self.server.expected()
+        aggregator = ByRule(Aggregation(), self.traits, expected)
+        if self.traits.raw_replies:
+            aggregator = RawReplies(self.traits, expected, None)
+        combined = aggregator.combine(round, replies, payload)
         if combined is not None:
             self.server.update(round, combined)
 
@@ -91,7 +97,7 @@ def make_world(method: str, models: tuple[str, ...] = ARCHITECTURES, scale: floa
     settings = known.options.model_validate({"name": method, **options})
     task = Task(
         classes=CLASSES,
-        image_shape=(1, 4, 4),
+        inputs=image_schema(1, 4, 4),
         seed=SEED,
         rounds=5,
         auxiliary=models[0],
@@ -106,7 +112,9 @@ def make_world(method: str, models: tuple[str, ...] = ARCHITECTURES, scale: floa
     server, halves, start = known.server(settings, task), [], 0
     for number, part in enumerate(LABELS):
         positions = torch.arange(start, start + len(part))
-        view = ImageView(images, labels, positions, device=torch.device("cpu"), dtype=torch.float64)
+        view = SampleView(
+            images, labels, positions, device=torch.device("cpu"), prepare=ImagePreparation(torch.float64)
+        )
         model = task.build_client(models[number % len(models)], number)
         halves.append(known.client(settings, Client(number, task, model, view, view)))
         start += len(part)
@@ -121,7 +129,7 @@ def make_world(method: str, models: tuple[str, ...] = ARCHITECTURES, scale: floa
 def samples(half: ClientHalf[Any]) -> tuple[Tensor, Tensor]:
     """All of a client's images, scaled to -1..1, and labels."""
     view = half.client.train_set
-    return view.images[view.indices].double() / 127.5 - 1, view.labels[view.indices]
+    return view.inputs[view.indices].double() / 127.5 - 1, view.labels[view.indices]
 
 
 def batches(half: ClientHalf[Any], round: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -15,10 +15,10 @@ from fedl2g.datasets import load_dataset, make_partition
 from fedl2g.engines.base import open_engine
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer, RoundRecord
-from fedl2g.methods.registry import get_method, method_names
+from fedl2g.methods.registry import get_method
 from fedl2g.setup import Setup
+from method_settings import BUILT_IN, with_warmup
 
-METHODS = method_names()[:10]
 OPTIONS: dict[str, dict[str, Any]] = {
     "quiz": {"quiz": "rotating"},
     "weight": {"guide_weight": 0.25},
@@ -29,11 +29,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def make_setup(method: str, given: dict[str, Any] | None = None, **settings: Any) -> Setup:
-    options: dict[str, Any] = {"name": method, **(given or {})}
-    if method.startswith("fedl2g"):
-        options["warmup_rounds"] = 1
     experiment = Experiment(
-        method=options,
+        method={**with_warmup(method, 1), **(given or {})},
         dataset="digits",
         samples=120,
         clients=4,
@@ -83,7 +80,7 @@ class _Interrupt(Observer):
             federation.stop("interrupted")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", BUILT_IN)
 def test_an_interrupted_run_goes_on_to_the_same_bits(method: str, tmp_path: Path) -> None:
     setup = make_setup(method, rounds=4, evaluate_every=2)
     whole = make_federation(setup)
@@ -149,7 +146,7 @@ def test_no_alignment_leaves_a_client_under_differential_privacy() -> None:
     assert [record.client_metrics for record in federation.history] == [{}, {}, {}]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", BUILT_IN)
 def test_evaluation_leaves_training_as_it_is(method: str, tmp_path: Path) -> None:
     """Evaluating in every round or only at the end must not change what is learnt."""
     found = []

@@ -19,7 +19,7 @@ from fedl2g.errors import PayloadError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.experiment.policies import Aggregation
 from fedl2g.learning.client import Task
-from fedl2g.learning.training import ImageView
+from fedl2g.learning.training import SampleView
 from fedl2g.methods.base import Reply, Report, ServerHalf
 from fedl2g.methods.fedl2g import (
     FeatureOptions,
@@ -32,11 +32,12 @@ from fedl2g.methods.fedl2g import (
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import PRESENT, Payload, check_payload
 from fedl2g.round.aggregator import ByRule
+from fedl2g.schema import image_schema
 from fedl2g.setup import Setup
 from fedl2g.uploads.dense import Dense
 
 TASK = Task(
-    classes=3, image_shape=(1, 8, 8), seed=5, rounds=1, auxiliary="small_cnn", feature_dim=2, dtype=torch.float64
+    classes=3, inputs=image_schema(1, 8, 8), seed=5, rounds=1, auxiliary="small_cnn", feature_dim=2, dtype=torch.float64
 )
 CPU = torch.device("cpu")
 F32 = torch.float32
@@ -198,7 +199,7 @@ def host_of(tiny: Callable[..., Experiment], setup_of: Callable[[Experiment], Se
 
 def pixels(host: Host, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Images in -1..1 and labels, straight from the dataset's array."""
-    images = host.setup.dataset.images[indices.numpy()].astype(np.float64) / 127.5 - 1.0
+    images = host.setup.dataset.inputs[indices.numpy()].astype(np.float64) / 127.5 - 1.0
     return torch.from_numpy(images), torch.from_numpy(host.setup.dataset.labels[indices.numpy()])
 
 
@@ -353,9 +354,9 @@ def test_the_quiz_set_is_fixed_and_never_trained_on(
     assert set(host_of(method__quiz_size=quiz).half(1).quiz_set.indices.tolist()) == quiz_set
 
     seen: list[set[int]] = []
-    real = ImageView.batch
+    real = SampleView.batch
     monkeypatch.setattr(
-        ImageView, "batch", lambda view, where: seen.append(set(view.indices[where].tolist())) or real(view, where)
+        SampleView, "batch", lambda view, where: seen.append(set(view.indices[where].tolist())) or real(view, where)
     )
     for round in (1, 2):
         seen.clear()
@@ -439,9 +440,9 @@ def test_a_rotating_quiz_is_new_each_round_and_everything_trains(
     train = set(host.setup.partition.train[1].tolist())
     assert len(train) % 2 == 0  # so that an epoch drops nothing
     seen: list[set[int]] = []
-    real = ImageView.batch
+    real = SampleView.batch
     monkeypatch.setattr(
-        ImageView, "batch", lambda view, where: seen.append(set(view.indices[where].tolist())) or real(view, where)
+        SampleView, "batch", lambda view, where: seen.append(set(view.indices[where].tolist())) or real(view, where)
     )
     quizzes = []
     for round in (1, 2, 3):

@@ -77,7 +77,7 @@ class Reference:
     @staticmethod
     def _samples(setup: Setup, client: int) -> Batch:
         chosen = setup.partition.train[client]
-        images = setup.dataset.images[chosen].astype(np.float64) / 127.5 - 1.0
+        images = setup.dataset.inputs[chosen].astype(np.float64) / 127.5 - 1.0
         return torch.from_numpy(images), torch.from_numpy(setup.dataset.labels[chosen])
 
     def round(self, number: int) -> list[dict[int, Tensor]]:

@@ -13,10 +13,13 @@ from fedl2g.experiment import Experiment
 from fedl2g.learning.client import Task
 from fedl2g.methods.registry import get_method, method_names
 from fedl2g.payload import from_bytes, nbytes, to_bytes
+from fedl2g.schema import image_schema
+from method_settings import BUILT_IN, without_warmup
 
 MB = 2**20
 BYTES, ID = 8, 8  # float64, int64
 HEAD = FEATURES * CLASSES + CLASSES
+GENERATOR = (32 + CLASSES) * 512 + 4 * 512 + 512 * FEATURES + FEATURES  # two layers with BatchNorm between
 CONVOLUTION = 3 * 9 + 3 + 4 * 3  # weight, bias, and BatchNorm's weight, bias, mean, variance
 
 
@@ -34,8 +37,8 @@ def held_classes(world: World, client: int) -> int:
 
 def world_after(method: str, rounds: int = 1) -> World:
     """A world that has played some rounds."""
-    options = {"fedmrl": {"sub_feature_dim": 3}, "fedl2g-l": {"warmup_rounds": 0}, "fedl2g-f": {"warmup_rounds": 0}}
-    world = make_world(method, **options.get(method, {}))
+    options = {**without_warmup(method), **({"sub_feature_dim": 3} if method == "fedmrl" else {})}
+    world = make_world(options.pop("name"), **options)
     for round in range(1, rounds + 1):
         world.play(round)
     return world
@@ -59,6 +62,12 @@ def world_after(method: str, rounds: int = 1) -> World:
             lambda w, i: trained_classes(w, i, 1) * (BYTES * FEATURES + ID),
             lambda w: 3 * (BYTES * FEATURES + ID),
         ),
+        (
+            "fedtgp",
+            lambda w, i: held_classes(w, i) * (BYTES * FEATURES + ID),
+            lambda w: CLASSES * (BYTES * FEATURES + ID),  # a prototype of the class that nobody has, too
+        ),
+        ("fedgen", lambda w, i: BYTES * HEAD + ID * CLASSES, lambda w: BYTES * (HEAD + GENERATOR) + ID * CLASSES),
     ],
 )
 def test_bytes(method: str, up, down) -> None:
@@ -68,7 +77,7 @@ def test_bytes(method: str, up, down) -> None:
 
 
 def test_class_vectors_are_empty_before_the_first_round() -> None:
-    for method in ("feddistill", "fedproto"):
+    for method in ("feddistill", "fedproto", "fedtgp"):
         assert nbytes(make_world(method).server.broadcast(1)) == 0
 
 
@@ -87,7 +96,7 @@ def test_fedkd_sends_no_more_than_fml_and_the_same_when_it_cannot_save() -> None
 )
 def test_megabytes_on_cifar100_with_20_clients(method: str, megabytes: float) -> None:
     known = get_method(method)
-    task = Task(classes=100, image_shape=(3, 32, 32), seed=0, rounds=1, auxiliary="cnn4")
+    task = Task(classes=100, inputs=image_schema(3, 32, 32), seed=0, rounds=1, auxiliary="cnn4")
     expected = known.server(known.options(), task).expected()
     assert all(spec.dtype == torch.float32 for spec in expected.values())
     floats = sum(math.prod(int(size) for size in spec.shape) for spec in expected.values())
@@ -143,17 +152,20 @@ def test_wrong_payloads_are_refused_on_both_sides(method: str) -> None:
                 check(wrong)
 
 
-@pytest.mark.parametrize("method", ["lg-fedavg", "fedgh"])
+@pytest.mark.parametrize("method", ["lg-fedavg", "fedgh", "fedgen"])
 def test_different_heads_are_refused(method: str) -> None:
     with pytest.raises(SettingError, match="mixes different heads"):
         Experiment(method=method, models="htm10")
+    for group in ("htfe8-htc4", "res34-htc4"):
+        with pytest.raises(SettingError, match=f"models: '{group}' mixes different heads, but {method} shares one"):
+            Experiment(method=method, models=group)
     Experiment(method=method, models="htfe8")
     mixed = make_world(method, models=("method_helpers:tiny_conv", "method_helpers:deep_head"))
     with pytest.raises(SettingError, match=f"models: client 1 has a head of shape.*{method} expects the same head"):
         mixed.play(1)
 
 
-@pytest.mark.parametrize("method", ["fml", "fedkd", "fedmrl", "feddistill", "fedproto"])
+@pytest.mark.parametrize("method", ["fml", "fedkd", "fedmrl", "feddistill", "fedproto", "fedtgp"])
 def test_other_methods_take_different_heads(method: str) -> None:
     Experiment(method=method, models="htm10")
     mixed = make_world(
@@ -168,11 +180,11 @@ def test_other_methods_take_different_heads(method: str) -> None:
 
 
 def test_order_and_defaults() -> None:
-    assert method_names()[:10] == (
-        *("local", "lg-fedavg", "fedgh", "fml", "fedkd", "fedmrl", "feddistill", "fedproto"),
+    assert tuple(BUILT_IN) == (
+        *("local", "lg-fedavg", "fedgh", "fml", "fedkd", "fedmrl", "feddistill", "fedproto", "fedtgp", "fedgen"),
         *("fedl2g-l", "fedl2g-f"),
     )
-    defaults = {name: get_method(name).options().model_dump(exclude={"name"}) for name in method_names()[1:8]}
+    defaults = {name: get_method(name).options().model_dump(exclude={"name"}) for name in BUILT_IN[1:-2]}
     assert defaults == {
         "lg-fedavg": {},
         "fedgh": {"server_lr": 0.01, "server_epochs": 1, "server_batch_size": 10},
@@ -181,8 +193,22 @@ def test_order_and_defaults() -> None:
         "fedmrl": {"auxiliary": None, "sub_feature_dim": 128},
         "feddistill": {"weight": 1.0, "distance": "cross_entropy"},
         "fedproto": {"weight": 10.0},
+        "fedtgp": {
+            "weight": 10.0,
+            "server_lr": 0.01,
+            "server_epochs": 100,
+            "server_batch_size": 10,
+            "max_margin": 100.0,
+        },
+        "fedgen": {
+            "server_lr": 0.1,
+            "server_epochs": 100,
+            "server_batch_size": 10,
+            "noise_dim": 32,
+            "hidden_dim": 512,
+        },
     }
-    for name in method_names()[:10]:
+    for name in BUILT_IN:
         options = get_method(name).options
         assert options.model_fields["name"].default == name
         assert all(field.description for key, field in options.model_fields.items() if key != "name")

@@ -13,6 +13,9 @@ import torch
 from method_helpers import CLASSES, FEATURES, LABELS, LR, assert_close, assert_same, batches, make_world, samples
 from torch import Tensor, nn
 
+from fedl2g.errors import PayloadError
+from fedl2g.methods.base import Combined, Reply, Report
+from fedl2g.methods.fedtgp import adaptive_margin
 from fedl2g.rng import torch_stream
 
 ROUNDS = (1, 2)
@@ -305,6 +308,164 @@ def test_fedproto() -> None:
                 else:
                     assert score[label] == -torch.inf
         assert_close(half.other_predictions(x)["head"].detach(), o.detach())
+
+
+@pytest.mark.parametrize("limit", [100.0, 0.25])  # 0.25: below the distance between the classes
+def test_fedtgp(limit: float) -> None:
+    epochs, batch, rate = 3, 2, 0.1
+    world = make_world(
+        "fedtgp", weight=3.0, server_epochs=epochs, server_batch_size=batch, server_lr=rate, max_margin=limit
+    )
+    models = [deepcopy(half.model) for half in world.halves]
+    start = {name: t.detach().clone().requires_grad_() for name, t in world.server.trainable.named_parameters()}
+    e, w1, b1, w2, b2 = (start[n] for n in ("vectors", "map.0.weight", "map.0.bias", "map.2.weight", "map.2.bias"))
+    prototypes: Tensor | None = None
+    margins = []
+    for round in ROUNDS:
+        world.play(round)
+        pairs, sent = [], []
+        for half, model, upload in zip(world.halves, models, world.uploads, strict=True):
+            model.train()
+            sgd = torch.optim.SGD(model.parameters(), lr=LR)
+            for images, y in batches(half, round):
+                h, o = model(images)
+                pull = torch.zeros((), dtype=torch.float64) if prototypes is None else mse(h, prototypes[y])
+                sgd.zero_grad()
+                (ce(o, y) + 3.0 * pull).backward()
+                sgd.step()
+            assert_same(half.model, model)
+            x, y = samples(half)
+            means = class_means([model.eval().extractor(x)], [y])
+            assert_class_vectors(upload, means)
+            sent.append(means)
+            pairs += [(means[label], label) for label in sorted(means)]
+        centres = mean_over_senders(sent)
+        xi = max(min(float((a - b).norm()) for j, b in centres.items() if j != i) for i, a in centres.items())
+        margins.append(xi)
+        sgd = torch.optim.SGD(list(start.values()), lr=rate)
+        stream = torch_stream(tiny.SEED, "fedtgp", round)
+        for _ in range(epochs):
+            order = torch.randperm(len(pairs), generator=stream).tolist()
+            for first in range(0, len(order), batch):
+                chosen = [pairs[i] for i in order[first : first + batch]]
+                trained = torch.relu(e @ w1.T + b1) @ w2.T + b2
+                logits = []
+                for p, label in chosen:
+                    distances = [((p - row) ** 2).sum().sqrt() for row in trained]
+                    distances[label] = distances[label] + min(xi, limit)
+                    logits.append(-torch.stack(distances))
+                sgd.zero_grad()
+                ce(torch.stack(logits), torch.tensor([label for _, label in chosen])).backward()
+                sgd.step()
+        prototypes = (torch.relu(e @ w1.T + b1) @ w2.T + b2).detach()
+        assert_class_vectors(world.server.broadcast(round + 1), dict(enumerate(prototypes)))
+    assert all((margin > limit) == (limit < 1) for margin in margins)
+    x, _ = samples(world.halves[0])
+    for half, scores, model in zip(world.halves, world.predictions(2, x), models, strict=True):
+        h, o = model.eval()(x)
+        for row, score in zip(h, scores, strict=True):
+            assert_close(score, -((row - prototypes) ** 2).sum(1).sqrt().detach())
+        assert_close(half.other_predictions(x)["head"].detach(), o.detach())
+
+
+def test_the_margin_of_fedtgp_by_hand() -> None:
+    """Means (0, 0), (3, 4) and (3, 5): the first is 5 from the others, which are 1 apart."""
+    labels, even = torch.tensor([0, 0, 1, 2]), torch.ones(4)
+    rows = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [3.0, 4.0], [3.0, 5.0]])
+    assert adaptive_margin(labels, rows, even) == 5.0
+    late = torch.tensor([1.0, 0.0, 1.0, 1.0])  # a reply of weight 0: the first class lies at (-1, 0)
+    assert adaptive_margin(labels, rows, late) == pytest.approx(32**0.5)
+    assert adaptive_margin(labels[:2], rows[:2], even[:2]) == torch.inf
+
+
+def test_fedgen() -> None:
+    steps, size, rate, noise = 4, 3, 0.02, 5
+    world = make_world(
+        "fedgen", server_epochs=steps, server_batch_size=size, server_lr=rate, noise_dim=noise, hidden_dim=7
+    )
+    models = [deepcopy(half.model) for half in world.halves]
+    head, generator = deepcopy(world.server.shared.network), deepcopy(world.server.generator.network)
+    adam = torch.optim.Adam(generator.parameters(), lr=rate)  # one for all rounds
+    counts: list[int] = []
+    held = [[part.count(label) for label in range(CLASSES)] for part in LABELS]
+
+    def made_up(stream: torch.Generator, size: int) -> tuple[Tensor, Tensor]:
+        """What the generator makes of the stream's next draws, with its layers as they are now."""
+        labels = torch.multinomial(torch.tensor(counts, dtype=torch.float64), size, True, generator=stream)
+        e = torch.rand(size, noise, generator=stream, dtype=torch.float64)
+        inputs = torch.cat([e, torch.eye(CLASSES, dtype=torch.float64)[labels]], 1)
+        hidden = inputs @ generator.hidden.weight.T
+        hidden = generator.norm(hidden).clamp(min=0)
+        return hidden @ generator.features.weight.T + generator.features.bias, labels
+
+    for round in ROUNDS:
+        world.play(round)
+        generator.eval()
+        for half, model, upload in zip(world.halves, models, world.uploads, strict=True):
+            model.head.load_state_dict(head.state_dict())
+            model.train()
+            sgd = torch.optim.SGD(model.parameters(), lr=LR)
+            stream = torch_stream(tiny.SEED, "fedgen_client", half.client.id, round)
+            for x, y in batches(half, round):
+                loss = ce(model(x)[1], y)
+                if round > 1:  # no label counts before
+                    z, labels = made_up(stream, tiny.BATCH)
+                    loss = loss + ce(model.head(z.detach()), labels)
+                sgd.zero_grad()
+                loss.backward()
+                sgd.step()
+            assert_same(half.model, model)
+            assert upload.keys() == {"head.weight", "head.bias", "label_counts"}
+            assert_close(upload["head.weight"], model.head.weight.detach())
+            assert upload["label_counts"].tolist() == held[half.client.id]
+        counts = [sum(one) for one in zip(*held, strict=True)]
+        sizes = [len(part) for part in LABELS]
+        head.load_state_dict(average([model.head for model in models], sizes))
+        assert_same(world.server.shared.network, head)
+        stream = torch_stream(tiny.SEED, "fedgen", round)
+        generator.train()
+        for _ in range(steps):
+            z, labels = made_up(stream, size)
+            logits = sum(n / sum(sizes) * model.head(z) for n, model in zip(sizes, models, strict=True))
+            adam.zero_grad()
+            ce(logits, labels).backward()
+            adam.step()
+        assert_same_shared(world.server.generator.network, generator)
+        assert world.server.broadcast(round + 1)["label_counts"].tolist() == counts
+    x, _ = samples(world.halves[1])
+    for scores, model in zip(world.predictions(2, x), models, strict=True):
+        assert_close(scores, head(model.eval().extractor(x)).detach())
+
+
+def test_fedgen_uses_each_head_where_their_mean_would_not_do() -> None:
+    """Of heads with a hidden layer, the weighted sum of the logits is not what the mean head gives."""
+    world = make_world("fedgen", models=("method_helpers:deep_head",), server_epochs=1, hidden_dim=3, server_lr=1e-3)
+    generator = deepcopy(world.server.generator.network)
+    world.play(1)
+    heads, sizes = [deepcopy(half.model.head) for half in world.halves], [len(part) for part in LABELS]
+    stream = torch_stream(tiny.SEED, "fedgen", 1)
+    counts = torch.tensor([4.0, 6.0, 4.0, 0.0], dtype=torch.float64)
+    labels = torch.multinomial(counts, 10, True, generator=stream)
+    generator.train()
+    z = generator(generator.inputs(labels, stream))
+    ce(sum(n / sum(sizes) * head(z) for n, head in zip(sizes, heads, strict=True)), labels).backward()
+    for found, before in zip(world.server.generator.network.parameters(), generator.parameters(), strict=True):
+        g = before.grad
+        assert_close(found.detach(), (before - 1e-3 * g / (g.abs() + 1e-8)).detach())  # Adam's first step
+
+
+def test_label_counts_below_zero_are_refused_and_huge_ones_do_not_overflow() -> None:
+    world = make_world("fedgen", server_epochs=1)
+    world.play(1)
+    good = world.uploads[0]
+    for value in (-1, -(2**63)):
+        with pytest.raises(PayloadError, match=r"'label_counts': holds -.*; expected at least 0"):
+            world.check({**good, "label_counts": torch.full((CLASSES,), value)})
+    huge = {**good, "label_counts": torch.full((CLASSES,), 2**63 - 1)}
+    world.check(huge)
+    replies = tuple(Reply(client, huge, Report(5)) for client in range(3))
+    world.server.update(2, Combined({}, replies))
+    assert int(world.server.counts.min()) > 0
 
 
 def step(network: nn.Module, loss: Tensor, lr: float) -> float:

@@ -17,13 +17,14 @@ from fedl2g.errors import SettingError
 from fedl2g.models import SplitModel, architectures, build_model, small
 from fedl2g.models.catalog import ARCHITECTURES, GROUPS
 from fedl2g.models.split import FeaturePool
+from fedl2g.schema import image_schema
 
 CLASSES = 7
 
 
 def on_meta(name: str, image_shape: tuple[int, int, int] = (3, 32, 32), feature_dim: int = 512) -> SplitModel:
     with torch.device("meta"):
-        return build_model(name, classes=CLASSES, image_shape=image_shape, feature_dim=feature_dim)
+        return build_model(name, classes=CLASSES, inputs=image_schema(*image_shape), feature_dim=feature_dim)
 
 
 def parameters(module: nn.Module) -> int:
@@ -106,7 +107,7 @@ def test_shallow_resnets(name: str, width: int) -> None:
         inputs = outputs
         if outputs == width:
             break
-    model = build_model(name, classes=CLASSES, image_shape=(3, 32, 32)).eval()
+    model = build_model(name, classes=CLASSES, inputs=image_schema(3, 32, 32)).eval()
     assert parameters(model.extractor) == stem + total
     features, _ = model(torch.randn(2, 3, 32, 32))
     assert torch.equal(features, features[:, :: 512 // width].repeat_interleave(512 // width, dim=1))
@@ -122,7 +123,7 @@ def test_shallow_resnets(name: str, width: int) -> None:
 )
 def test_extractors_equal_torchvision(name: str, build: Callable[[], nn.Module], head: str) -> None:
     torch.manual_seed(0)
-    ours = build_model(name, classes=CLASSES, image_shape=(3, 32, 32)).eval()
+    ours = build_model(name, classes=CLASSES, inputs=image_schema(3, 32, 32)).eval()
     theirs = build().eval()
     setattr(theirs, head, nn.Identity())
     theirs.load_state_dict(ours.extractor.state_dict())
@@ -135,13 +136,13 @@ def test_extractors_equal_torchvision(name: str, build: Callable[[], nn.Module],
 def test_initial_weights_are_those_torchvision_draws(name: str) -> None:
     """The random stream is used as torchvision uses it; one-channel stems are drawn with its own scale."""
     torch.manual_seed(3)
-    ours = build_model(name, classes=CLASSES, image_shape=(3, 32, 32)).extractor
+    ours = build_model(name, classes=CLASSES, inputs=image_schema(3, 32, 32)).extractor
     torch.manual_seed(3)
     options = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
     theirs = getattr(reference, name)(num_classes=CLASSES, **options)
     expected = theirs.state_dict()
     assert all(torch.equal(value, expected[key]) for key, value in ours.state_dict().items())
-    grey = build_model(name, classes=CLASSES, image_shape=(1, 32, 32)).extractor
+    grey = build_model(name, classes=CLASSES, inputs=image_schema(1, 32, 32)).extractor
     scale = next(grey.parameters()).std() / next(theirs.parameters()).std()
     assert 0.8 < scale < 1.2
 
@@ -164,7 +165,7 @@ def test_same_seed_same_weights() -> None:
     states = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        states.append(build_model("small_resnet", classes=3, image_shape=(3, 32, 32)).state_dict())
+        states.append(build_model("small_resnet", classes=3, inputs=image_schema(3, 32, 32)).state_dict())
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
     assert not all(torch.equal(states[0][key], states[2][key]) for key in states[0])
 
@@ -177,13 +178,13 @@ def test_feature_pool_is_adaptive_average_pooling(width: int) -> None:
 
 def test_unusable_sizes_are_refused() -> None:
     with pytest.raises(SettingError, match="at least 16 x 16"):
-        build_model("cnn4", classes=2, image_shape=(1, 12, 28))
+        build_model("cnn4", classes=2, inputs=image_schema(1, 12, 28))
     with pytest.raises(SettingError, match="classes is 0"):
-        build_model("cnn4", classes=0, image_shape=(1, 28, 28))
+        build_model("cnn4", classes=0, inputs=image_schema(1, 28, 28))
     with pytest.raises(SettingError, match="names 2 models"):
-        build_model("htfe2", classes=2, image_shape=(3, 32, 32))
+        build_model("htfe2", classes=2, inputs=image_schema(3, 32, 32))
     with pytest.raises(SettingError, match="did you mean 'small_cnn'"):
-        build_model("smal_cnn", classes=2, image_shape=(3, 32, 32))
+        build_model("smal_cnn", classes=2, inputs=image_schema(3, 32, 32))
 
 
 def tiny_vit() -> SplitModel:
@@ -226,7 +227,7 @@ def derivatives_agree(model: SplitModel, image_shape: tuple[int, int, int]) -> N
 @pytest.mark.parametrize("name", [*GROUPS["small"], "cnn4", "resnet4"])
 def test_forward_mode_equals_double_backward(name: str) -> None:
     torch.manual_seed(0)
-    derivatives_agree(build_model(name, classes=CLASSES, image_shape=(3, 32, 32)), (3, 32, 32))
+    derivatives_agree(build_model(name, classes=CLASSES, inputs=image_schema(3, 32, 32)), (3, 32, 32))
 
 
 def test_forward_mode_equals_double_backward_for_a_transformer() -> None:
@@ -242,7 +243,7 @@ def test_small_networks_learn(name: str) -> None:
     """Each fits 60 noise images with random labels in seconds, by the plain SGD that federations use."""
     torch.manual_seed(0)
     images, labels = torch.randn(60, 3, 32, 32), torch.randint(0, 4, (60,))
-    model = build_model(name, classes=4, image_shape=(3, 32, 32))
+    model = build_model(name, classes=4, inputs=image_schema(3, 32, 32))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for _ in range(40):
         for start in range(0, 60, 10):

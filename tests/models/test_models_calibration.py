@@ -13,6 +13,7 @@ import torch
 from fedl2g.errors import SettingError
 from fedl2g.models import calibration
 from fedl2g.models.calibration import step_seconds
+from fedl2g.schema import image_schema
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def measure(name: str = "small_cnn", layout: str = "contiguous", batch_size: int = 10) -> float:
-    return step_seconds(name, classes=10, image_shape=(1, 28, 28), layout=layout, batch_size=batch_size)
+    return step_seconds(name, classes=10, inputs=image_schema(1, 28, 28), layout=layout, batch_size=batch_size)
 
 
 def test_measured_once_and_remembered(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.models.catalog import GROUPS
 from fedl2g.models.size import parameters_of, smallest
+from fedl2g.schema import image_schema
 from fedl2g.setup import Setup, auxiliary_architecture
 
 WITH_AUXILIARY = ("fml", "fedkd", "fedmrl")
@@ -19,18 +20,18 @@ WITH_AUXILIARY = ("fml", "fedkd", "fedmrl")
 @pytest.mark.parametrize(("pixels", "cnn4", "auxiliary"), [(32, 924_708, "cnn4"), (64, 5_643_300, "mobilenet_v2")])
 def test_the_smallest_depends_on_the_image_size(pixels: int, cnn4: int, auxiliary: str) -> None:
     """By hand: cnn4's only layer that grows with the image is the first Linear, 1,600 or 10,816 to 512."""
-    shape = (3, pixels, pixels)
+    shape = image_schema(3, pixels, pixels)
     flat = {32: 1600, 64: 10816}[pixels]
     assert cnn4 == (3 * 32 + 32 * 64) * 25 + 32 + 64 + (flat + 1) * 512 + 513 * 100
     assert parameters_of("cnn4", 100, shape) == cnn4
     assert parameters_of("mobilenet_v2", 100, shape) == 2_275_172
     for group in ("htfe4", "htfe8"):
-        assert smallest(GROUPS[group], classes=100, image_shape=shape) == auxiliary
+        assert smallest(GROUPS[group], classes=100, inputs=shape) == auxiliary
 
 
 def test_of_equal_networks_the_first_is_taken() -> None:
-    assert smallest(("resnet4", "small_cnn", "small_cnn"), classes=10, image_shape=(3, 16, 16)) == "small_cnn"
-    assert smallest(("resnet6", "resnet6"), classes=10, image_shape=(3, 16, 16)) == "resnet6"
+    assert smallest(("resnet4", "small_cnn", "small_cnn"), classes=10, inputs=image_schema(3, 16, 16)) == "small_cnn"
+    assert smallest(("resnet6", "resnet6"), classes=10, inputs=image_schema(3, 16, 16)) == "resnet6"
 
 
 @pytest.mark.parametrize("method", WITH_AUXILIARY)

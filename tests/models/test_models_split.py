@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedl2g.errors import SettingError
 from fedl2g.models import SplitModel, build_model, split_model
+from fedl2g.schema import image_schema
 
 SHAPE = (1, 8, 8)
 
@@ -33,7 +34,7 @@ class Net(nn.Module):
 
 
 def split(module: object, head_name: str | None = None, feature_dim: int = 12) -> SplitModel:
-    return split_model(module, classes=3, feature_dim=feature_dim, image_shape=SHAPE, head_name=head_name)  # type: ignore[arg-type]
+    return split_model(module, classes=3, feature_dim=feature_dim, inputs=image_schema(*SHAPE), head_name=head_name)  # type: ignore[arg-type]
 
 
 def layers(module: nn.Module) -> list[str]:
@@ -125,7 +126,7 @@ def test_the_check_leaves_the_module_as_it_was() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
     net[2].eval()
     state = torch.get_rng_state()
-    model = split_model((net[:3], nn.Linear(12, 3)), classes=3, feature_dim=12, image_shape=SHAPE)
+    model = split_model((net[:3], nn.Linear(12, 3)), classes=3, feature_dim=12, inputs=image_schema(*SHAPE))
     assert model.training
     assert not net[2].training
     assert net[2].num_batches_tracked == 0
@@ -138,8 +139,8 @@ def test_torchvision_networks_split_as_ours_do() -> None:
         for name in ("resnet18", "mobilenet_v2", "vit_b_32"):
             options = {"image_size": 32} if name.startswith("vit") else {}
             theirs = getattr(torchvision_models, name)(**options)
-            given = split_model(theirs, classes=4, image_shape=(3, 32, 32))
-            ours = build_model(name, classes=4, image_shape=(3, 32, 32))
+            given = split_model(theirs, classes=4, inputs=image_schema(3, 32, 32))
+            ours = build_model(name, classes=4, inputs=image_schema(3, 32, 32))
             assert list(given.extractor.state_dict()) == list(ours.extractor.state_dict())
 
 
@@ -186,7 +187,7 @@ def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("function", ["plain", "sized", "passing_on", "Odd#output_layer"])
 def test_factories(hospital: str, function: str) -> None:
-    model = build_model(f"{hospital}:{function}", classes=3, image_shape=SHAPE, feature_dim=128)
+    model = build_model(f"{hospital}:{function}", classes=3, inputs=image_schema(*SHAPE), feature_dim=128)
     features, logits = model(torch.randn(2, *SHAPE))
     assert features.shape == (2, 128)
     assert logits.shape == (2, 3)
@@ -206,11 +207,11 @@ def test_factories(hospital: str, function: str) -> None:
 )
 def test_failing_factories_are_explained(hospital: str, name: str, message: str) -> None:
     with pytest.raises(SettingError, match=message):
-        build_model(name, classes=3, image_shape=SHAPE)
+        build_model(name, classes=3, inputs=image_schema(*SHAPE))
 
 
 def test_nothing_is_imported_for_other_names(hospital: str) -> None:
     for name in ("hospital_nets", "hospital_nets.plain", "hospital_nets:plain()"):
         with pytest.raises(SettingError):
-            build_model(name, classes=3, image_shape=SHAPE)
+            build_model(name, classes=3, inputs=image_schema(*SHAPE))
     assert hospital not in sys.modules

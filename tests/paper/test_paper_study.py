@@ -221,7 +221,7 @@ def test_distributions_are_those_that_the_runs_would_have(tmp_path: Path, monkey
     written = draw_experiment(experiment, study, tmp_path / "distributions")
     first = study.experiment(study.cells(experiment, 1)[0])
     expected = prepare(first)
-    assert expected.dataset.image_shape == (3, 12, 12)
+    assert expected.dataset.shape == (3, 12, 12)
     assert drawn[0].to_json() == expected.partition.to_json()
     assert {path.suffix for path in written} == {".png", ".pdf", ".svg"}
     assert len(written) == 10 * 3  # ten panels, as in the paper

@@ -53,8 +53,9 @@ def test_small_networks_do_not_load_torchvision() -> None:
 import sys
 from fedl2g.models import build_model
 for name in ("small_cnn", "small_googlenet", "small_mobilenet", "small_resnet"):
-    build_model(name, classes=10, image_shape=(1, 28, 28))
+    build_model(name, classes=10, inputs=image_schema(1, 28, 28))
 import fedl2g.runs.runner, fedl2g.engines.worker
+from fedl2g.schema import image_schema
 assert "torchvision" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)

@@ -17,6 +17,7 @@ from fedl2g.federation import Observer
 from fedl2g.models import calibration
 from fedl2g.models.catalog import ARCHITECTURES, CHANNELS_LAST
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.schema import image_schema
 
 
 def clients(run: Path) -> dict[str, bytes]:
@@ -126,14 +127,14 @@ def test_the_measurement_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path
     ratios = iter([1.5])
     monkeypatch.setattr(calibration, "_interleaved_ratio", lambda *_: next(ratios))
     for _ in range(2):
-        found = calibration.faster_layout("small_cnn", classes=10, image_shape=(1, 16, 16))
+        found = calibration.faster_layout("small_cnn", classes=10, inputs=image_schema(1, 16, 16))
         assert found == "channels_last"
     monkeypatch.setattr(calibration, "_interleaved_ratio", lambda *_: 1.01)
-    assert calibration.faster_layout("small_resnet", classes=10, image_shape=(1, 16, 16)) == "contiguous"
+    assert calibration.faster_layout("small_resnet", classes=10, inputs=image_schema(1, 16, 16)) == "contiguous"
 
 
 def test_a_real_measurement_gives_one_of_the_two() -> None:
     generator = torch.get_rng_state()
-    found = calibration.faster_layout("small_cnn", classes=10, image_shape=(1, 16, 16))
+    found = calibration.faster_layout("small_cnn", classes=10, inputs=image_schema(1, 16, 16))
     assert found in calibration.LAYOUTS
     assert torch.equal(generator, torch.get_rng_state())

@@ -19,8 +19,9 @@ from fedl2g.engines.inline import InlineEngine
 from fedl2g.experiment import Experiment
 from fedl2g.learning.devices import resolve_device, synchronizer
 from fedl2g.learning.optimizer import ClippedSGD
+from fedl2g.learning.preparation import ImagePreparation
 from fedl2g.learning.profiling import PARTS, Stopwatch, split_round, total_profile
-from fedl2g.learning.training import ImageView, train
+from fedl2g.learning.training import SampleView, train
 from fedl2g.methods.registry import get_method
 from fedl2g.round.policies import make_policies
 from fedl2g.runs.directory import RunDirectory
@@ -100,7 +101,7 @@ def test_no_step_waits_for_the_device() -> None:
     """On the meta device nothing can be read back: a host sync inside a step would fail at once."""
     meta = torch.device("meta")
     images, labels = torch.zeros(20, 1, 8, 8, dtype=torch.uint8), torch.zeros(20, dtype=torch.int64)
-    view = ImageView(images, labels, torch.arange(20), device=meta, dtype=torch.float32)
+    view = SampleView(images, labels, torch.arange(20), device=meta, prepare=ImagePreparation(torch.float32))
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).to(meta)
     steps = []
 
@@ -153,7 +154,9 @@ def test_batches_for_a_gpu_come_from_pinned_memory_and_block_nothing(monkeypatch
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     monkeypatch.setattr(torch.Tensor, "to", copy)
     images, labels = torch.arange(32, dtype=torch.uint8).reshape(8, 1, 2, 2), torch.arange(8)
-    x, y = ImageView(images, labels, torch.tensor([4, 2]), device=gpu, dtype=torch.float32).batch(torch.tensor([1, 0]))
+    x, y = SampleView(images, labels, torch.tensor([4, 2]), device=gpu, prepare=ImagePreparation(torch.float32)).batch(
+        torch.tensor([1, 0])
+    )
     assert calls == [(what, dtype) for what in ("pinned", "copied") for dtype in (torch.uint8, torch.int64)]
     assert torch.equal(x, images[[2, 4]] / 127.5 - 1)  # bytes travel, and become numbers there
     assert y.tolist() == [2, 4]

@@ -56,7 +56,7 @@ def test_prototypes_of_fedl2g_are_means_over_clients_of_class_means_of_training_
             for label in range(10):
                 own = [i for i in setup.partition.train[client] if setup.dataset.labels[i] == label]
                 if own:
-                    images = torch.as_tensor(setup.dataset.images[own]).float() / 127.5 - 1
+                    images = torch.as_tensor(setup.dataset.inputs[own]).float() / 127.5 - 1
                     expected.setdefault(label, []).append(half.model(images)[column].double().mean(0))
     host.close()
     assert len({len(means) for means in expected.values()}) > 1, (

@@ -48,7 +48,7 @@ def _round(server: ServerHalf[Any], aggregator: Aggregator, replies: list[Reply]
 
 @pytest.mark.parametrize("rule", ["median", "trimmed_mean", "norm_clip"])
 @pytest.mark.parametrize(
-    "method", ["lg-fedavg", "fedgh", "fml", "fedkd", "fedmrl", "feddistill", "fedproto", "fedl2g-f"]
+    "method", ["lg-fedavg", "fedgh", "fml", "fedkd", "fedmrl", "feddistill", "fedproto", "fedtgp", "fedl2g-f"]
 )
 def test_one_attacker_cannot_steer_a_robust_server(method: str, rule: str) -> None:
     """Three honest clients and a huge upload: the robust server ends up near the honest ones, the mean does not."""
@@ -174,7 +174,7 @@ def test_no_guarantee_is_given_for_raw_replies() -> None:
             Experiment(method=NAME, privacy={"clip": 1.0, "noise_multiplier": 1.0, "noise": noise})
 
 
-@pytest.mark.parametrize("method", ["feddistill", "fedgh", "fml", "fedkd"])
+@pytest.mark.parametrize("method", ["feddistill", "fedgh", "fedtgp", "fml", "fedkd"])
 @pytest.mark.parametrize("rule", ["mean", "median", "trimmed_mean", "norm_clip"])
 def test_a_rule_hands_over_no_replies(method: str, rule: str) -> None:
     server, aggregator = _world(method, rule)

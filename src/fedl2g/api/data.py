@@ -26,9 +26,8 @@ class Data:
     dataset: Dataset
 
     def __repr__(self) -> str:
-        channels, height, width = self.dataset.image_shape
         return (
-            f"<fedl2g data {self.dataset.name!r}: {len(self.dataset):,} images of {channels} x {height} x {width}, "
+            f"<fedl2g data {self.dataset.name!r}: {len(self.dataset):,} {self.dataset.schema}, "
             f"{self.dataset.classes} classes>"
         )
 

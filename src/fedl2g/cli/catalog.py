@@ -106,7 +106,7 @@ def list_datasets(as_json: bool) -> None:
     """List the named datasets and the other accepted forms."""
     from fedl2g.datasets import describe_datasets
 
-    names = ("name", "description", "images", "classes", "image_size", "domains", "download_megabytes")
+    names = ("name", "kind", "description", "samples", "classes", "image_size", "groups", "download_megabytes")
     rows = [{name: getattr(entry, name) for name in names} for entry in describe_datasets()]
     if as_json:
         print_json(rows)
@@ -115,8 +115,9 @@ def list_datasets(as_json: bool) -> None:
 
     print_tables(dataset_table(rows))
     print_line(
-        "Your own: an .npz file with `images` and `labels`, a folder of images by class, a folder of domains by\n"
-        "class, or a Python function package.module:function that returns (images, labels)."
+        "Your own: an .npz file with `images` (or `inputs`) and `labels`, a CSV or parquet file with --label COLUMN\n"
+        "(and --text COLUMN), a folder of images by class, a folder of domains by class, or a Python function\n"
+        "package.module:function that returns (inputs, labels)."
     )
 
 

@@ -18,7 +18,9 @@ def data_group() -> None:
 
 
 @data_group.command(
-    "show", cls=ExperimentCommand, fields=("dataset", "samples", "partition", "clients", "seed", "protocol")
+    "show",
+    cls=ExperimentCommand,
+    fields=("dataset", "label", "text", "ignore", "samples", "partition", "clients", "seed", "protocol"),
 )
 @click.option("-o", "--out", "--output", "output", type=PATH, help="Also draw the chart: PNG, PDF or SVG file.")
 @plugin_option

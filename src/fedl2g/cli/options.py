@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 FIELDS = (
     "method",
     "dataset",
+    "label",
+    "text",
+    "ignore",
     "samples",
     "partition",
     "models",

@@ -1,8 +1,8 @@
 """The dataset cache: every dataset is decoded once, then opened as memory-mapped files.
 
-An entry is a folder `KEY/` with images.npy, labels.npy, optionally domains.npy, and meta.json. It is created atomically
-and under a lock, so that neither a crash nor a second process can leave a broken entry. An entry damaged later is
-detected when it is opened, and rebuilt.
+An entry is a folder `KEY/` with inputs.npy, labels.npy, optionally groups.npy and split.npy, and meta.json. It is
+created atomically and under a lock, so that neither a crash nor a second process can leave a broken entry. An entry
+damaged later is detected when it is opened, and rebuilt.
 """
 
 from __future__ import annotations
@@ -12,17 +12,25 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from filelock import FileLock
-from numpy.typing import NDArray
 
-from fedl2g.datasets.dataset import DOMAINS_FILE, IMAGES_FILE, LABELS_FILE, META_FILE, Content, Dataset
+from fedl2g.datasets.dataset import (
+    GROUPS_FILE,
+    INPUTS_FILE,
+    LABELS_FILE,
+    META_FILE,
+    SPLIT_FILE,
+    Content,
+    Dataset,
+)
 from fedl2g.errors import DataError
 from fedl2g.files import remove_leftovers, replacing
+from fedl2g.schema import PLURALS
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Progress callback: the activity, the amount done, and the total (None: unknown)."""
@@ -88,14 +96,15 @@ def open_whole(entry: Path) -> Dataset | None:
 
 def _write(name: str, content: Content, building: Path, progress: Progress | None) -> None:
     """Write all files of an entry."""
-    hashed = hashlib.sha256(repr((content.image_shape, len(content.labels))).encode())
-    shape = (len(content.labels), *content.image_shape)
-    _write_images(building / IMAGES_FILE, content.images, shape, hashed.update, name, progress)
-    small: dict[str, NDArray[np.int64] | None] = {LABELS_FILE: content.labels, DOMAINS_FILE: content.domains}
-    files = [IMAGES_FILE]
+    hashed = hashlib.sha256(repr(_form(content)).encode())
+    _write_inputs(building / INPUTS_FILE, content, hashed.update, name, progress)
+    small = {LABELS_FILE: content.labels, GROUPS_FILE: content.groups, SPLIT_FILE: content.split}
+    files = [INPUTS_FILE]
     for file, values in small.items():
         if values is None:
             continue
+        if file == SPLIT_FILE:  # not to be mistaken for groups
+            hashed.update(b"split")
         little_endian = np.ascontiguousarray(values, dtype="<i8")
         hashed.update(little_endian.tobytes())
         with open(building / file, "wb") as out:
@@ -104,32 +113,43 @@ def _write(name: str, content: Content, building: Path, progress: Progress | Non
     meta = {
         "name": name,
         "class_names": content.class_names,
-        "domain_names": content.domain_names,
+        "group_names": content.group_names,
+        "group_column": content.group_column,
+        "schema": content.schema.to_json(),
+        "dtype": content.dtype,
+        "scaling": (content.scaling.mean, content.scaling.std) if content.scaling else None,
         "fingerprint": hashed.hexdigest(),
         "file_sizes": {file: (building / file).stat().st_size for file in files},
     }
     (building / META_FILE).write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
-def _write_images(
-    path: Path,
-    batches: Iterable[NDArray[np.uint8]],
-    shape: tuple[int, ...],
-    update: Callable[[bytes], None],
-    name: str,
-    progress: Progress | None,
+def _form(content: Content) -> tuple[object, ...]:
+    """What determines the data beside the arrays themselves."""
+    schema = content.schema
+    form = (schema.shape, len(content.labels))
+    if schema.kind == "image" and content.dtype == "uint8" and content.scaling is None:
+        return form  # so that the fingerprints of images stay as they were before other kinds
+    return (*form, schema.kind, content.dtype, schema.columns, schema.vocabulary, content.scaling)
+
+
+def _write_inputs(
+    path: Path, content: Content, update: Callable[[bytes], None], name: str, progress: Progress | None
 ) -> None:
     # Plain writes, not a writable memory map: on a full disk, a map kills the process with a signal, a write raises.
-    done = 0
+    done, total = 0, len(content.labels)
+    dtype = np.dtype(content.dtype).newbyteorder("<")
     with open(path, "wb") as out:
-        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        shape = (total, *content.schema.shape)
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(out, header)
-        for batch in batches:
-            pixels = np.ascontiguousarray(batch, dtype=np.uint8).tobytes()
-            update(pixels)
-            out.write(pixels)
+        for batch in content.inputs:
+            raw = np.ascontiguousarray(batch, dtype=dtype).tobytes()
+            update(raw)
+            out.write(raw)
             done += len(batch)
             if progress is not None:
-                progress(f"Reading {name}", done, shape[0])
-    if done != shape[0]:
-        raise DataError(f"dataset: {name} has {shape[0]} labels but {done} images; expected as many images as labels")
+                progress(f"Reading {name}", done, total)
+    if done != total:
+        what = PLURALS[content.schema.kind]
+        raise DataError(f"dataset: {name} has {total} labels but {done} {what}; expected as many {what} as labels")

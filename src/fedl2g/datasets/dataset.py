@@ -1,4 +1,4 @@
-"""The dataset type used throughout the package: one memory-mapped array of images, shared by all clients."""
+"""The dataset type used throughout the package: one memory-mapped array of samples, shared by all clients."""
 
 from __future__ import annotations
 
@@ -11,25 +11,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-META_FILE, IMAGES_FILE, LABELS_FILE, DOMAINS_FILE = "meta.json", "images.npy", "labels.npy", "domains.npy"
+from fedl2g.schema import Schema, image_schema
+
+META_FILE, INPUTS_FILE, LABELS_FILE = "meta.json", "inputs.npy", "labels.npy"
+GROUPS_FILE, SPLIT_FILE = "groups.npy", "split.npy"
+_FORMER = {INPUTS_FILE: "images.npy", GROUPS_FILE: "domains.npy"}  # names in entries of earlier versions
+SIDES = ("train", "test", "validation")
+"""What the numbers of a given split mean."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A given mean and standard deviation of each channel, by which images are scaled instead of by their range."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """All images of a dataset, pooled, with their labels; opened read-only from a cache folder."""
+    """All samples of a dataset, pooled, with their labels; opened read-only from a cache folder."""
 
     name: str
-    images: NDArray[np.uint8] = field(repr=False)
-    """(N, C, H, W), a read-only memory map: processes that open the same folder share its pages."""
+    schema: Schema = field(repr=False)
+    inputs: NDArray[Any] = field(repr=False)
+    """(N, *schema.shape), a read-only memory map: processes that open the same folder share its pages."""
     labels: NDArray[np.int64] = field(repr=False)
     class_names: tuple[str, ...] = field(repr=False)
-    domains: NDArray[np.int64] | None = field(repr=False)
-    """The index of each image's domain in `domain_names`, or None for a dataset without domains."""
-    domain_names: tuple[str, ...]
+    groups: NDArray[np.int64] | None = field(repr=False)
+    """The index of each sample's group in `group_names`, or None for a dataset without groups."""
+    group_names: tuple[str, ...]
     fingerprint: str
-    """SHA-256 over pixels, labels and domains: equal fingerprints mean equal data."""
+    """SHA-256 over inputs, labels and groups: equal fingerprints mean equal data."""
     folder: Path | None = field(default=None, repr=False)
     """The cache folder it was opened from; `Dataset.open` returns the same dataset in any process."""
+    group_column: str = field(default="domain", repr=False)
+    """What the groups are: domains, subjects, hospitals."""
+    split: NDArray[np.int64] | None = field(default=None, repr=False)
+    """The side of each sample in `SIDES` where the data come with a split, else None."""
+    scaling: Scaling | None = field(default=None, repr=False)
 
     @property
     def classes(self) -> int:
@@ -37,23 +57,22 @@ class Dataset:
         return len(self.class_names)
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(channels, height, width)."""
-        _, channels, height, width = self.images.shape
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return self.schema.shape
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        # Pickled as the path of its folder, not as a copy of its pixels.
+        # Pickled as the path of its folder, not as a copy of its samples.
         return super().__reduce__() if self.folder is None else (Dataset.open, (self.folder,))
 
     @classmethod
     def open(cls, folder: Path) -> Dataset:
         """Open a cache folder; raises OSError, ValueError or another error if it is incomplete or damaged.
 
-        Everything but the pixels is checked: reading those would defeat the purpose of the cache.
+        Everything but the inputs is checked: reading those would defeat the purpose of the cache.
         """
         meta = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
         if not isinstance(meta, dict):
@@ -61,42 +80,67 @@ class Dataset:
         for file, size in meta["file_sizes"].items():
             if (folder / file).stat().st_size != size:
                 raise ValueError(f"{folder / file} is not {size} bytes long")
-        images = np.load(folder / IMAGES_FILE, mmap_mode="r", allow_pickle=False)
-        labels = np.load(folder / LABELS_FILE, allow_pickle=False)
-        domains = np.load(folder / DOMAINS_FILE, allow_pickle=False) if DOMAINS_FILE in meta["file_sizes"] else None
-        if images.dtype != np.uint8 or images.ndim != 4:
-            raise ValueError(f"{folder} has no images")
-        class_names, domain_names = tuple(meta["class_names"]), tuple(meta["domain_names"])
-        texts = (meta["name"], meta["fingerprint"], *class_names, *domain_names)
+        found = {file: _load(folder, file, meta["file_sizes"]) for file in (LABELS_FILE, GROUPS_FILE, SPLIT_FILE)}
+        inputs, labels = _load(folder, INPUTS_FILE, meta["file_sizes"], mmap_mode="r"), found[LABELS_FILE]
+        if inputs is None or labels is None or inputs.dtype != np.dtype(meta.get("dtype", "uint8")):
+            raise ValueError(f"{folder} has no inputs or no labels")
+        schema = Schema.from_json(meta["schema"]) if "schema" in meta else image_schema(*inputs.shape[1:])
+        if inputs.shape[1:] != schema.shape:
+            raise ValueError(f"{folder} has inputs of another shape than its schema")
+        scaling = Scaling(*(tuple(map(float, given)) for given in meta["scaling"])) if meta.get("scaling") else None
+        class_names, group_names = (
+            tuple(meta["class_names"]),
+            tuple(meta["group_names" if "group_names" in meta else "domain_names"]),
+        )
+        column = meta.get("group_column", "domain")
+        texts = (meta["name"], meta["fingerprint"], column, *class_names, *group_names)
         if not all(isinstance(text, str) for text in texts) or len(meta["fingerprint"]) != 64:
             raise ValueError(f"{folder / META_FILE} has names that are not text, or no fingerprint")
-        for small, names in ((labels, class_names), (domains, domain_names)):
-            if small is not None:
-                if small.dtype != np.int64 or small.shape != images.shape[:1] or not len(small):
-                    raise ValueError(f"{folder} does not have one whole number for each image")
+        for file, names in ((LABELS_FILE, class_names), (GROUPS_FILE, group_names), (SPLIT_FILE, SIDES)):
+            if (small := found[file]) is not None:
+                if small.dtype != np.int64 or small.shape != inputs.shape[:1] or not len(small):
+                    raise ValueError(f"{folder} does not have one whole number for each sample in {file}")
                 if small.min() < 0 or small.max() >= len(names):
-                    raise ValueError(f"{folder} has a label or domain without a name")
+                    raise ValueError(f"{folder} has a number without a name in {file}")
                 small.flags.writeable = False
         return cls(
             name=meta["name"],
-            images=images,
+            schema=schema,
+            inputs=inputs,
             labels=labels,
             class_names=class_names,
-            domains=domains,
-            domain_names=domain_names,
+            groups=found[GROUPS_FILE],
+            group_names=group_names,
             fingerprint=meta["fingerprint"],
             folder=folder,
+            group_column=column,
+            split=found[SPLIT_FILE],
+            scaling=scaling,
         )
+
+
+def _load(folder: Path, file: str, present: dict[str, int], **how: Any) -> NDArray[Any] | None:
+    """One array of an entry, perhaps under its former name; None if the entry has none."""
+    for name in (file, _FORMER.get(file)):
+        if name in present:
+            array: NDArray[Any] = np.load(folder / name, allow_pickle=False, **how)
+            return array
+    return None
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a source yields: all labels, and the pixels in batches, so that a dataset need not fit in memory."""
+    """What a source yields: all labels, and the inputs in batches, so that a dataset need not fit in memory."""
 
-    image_shape: tuple[int, int, int]
-    images: Iterable[NDArray[np.uint8]] = field(repr=False)
-    """Batches (n, C, H, W), in the order of `labels`."""
+    schema: Schema
+    inputs: Iterable[NDArray[Any]] = field(repr=False)
+    """Batches (n, *schema.shape), in the order of `labels`."""
     labels: NDArray[np.int64] = field(repr=False)
     class_names: tuple[str, ...] = field(repr=False)
-    domains: NDArray[np.int64] | None = None
-    domain_names: tuple[str, ...] = ()
+    groups: NDArray[np.int64] | None = None
+    group_names: tuple[str, ...] = ()
+    group_column: str = "domain"
+    split: NDArray[np.int64] | None = None
+    dtype: str = "uint8"
+    """The numpy type of the inputs."""
+    scaling: Scaling | None = None

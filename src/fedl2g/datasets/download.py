@@ -31,11 +31,13 @@ class RemoteFile:
 
     address: str
     md5: str | None = None
+    saved_as: str | None = None
+    """Its name in the downloads folder where the published one says too little."""
 
     @property
     def name(self) -> str:
         """Its name in the downloads folder."""
-        return self.address.rsplit("/", 1)[-1]
+        return self.saved_as or self.address.rsplit("/", 1)[-1]
 
 
 def fetch(file: RemoteFile, folder: Path, progress: Progress | None = None) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,8 @@ from fedl2g.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Pixels: TypeAlias = NDArray[np.uint8]
+Pixels: TypeAlias = NDArray[Any]
+"""uint8, uint16 or float32."""
 ImageFile: TypeAlias = tuple[str, Callable[[], bytes]]
 """An image's name, for messages, and a function that reads its encoded bytes."""
 
@@ -83,7 +84,10 @@ def resize_images(images: Pixels, size: int | None) -> Iterator[Pixels]:
             continue
         # Channel by channel: works for any number of channels, with the same result as Pillow's for RGB.
         planes = batch.reshape(-1, *batch.shape[2:])
-        squares = np.concatenate([to_square(Image.fromarray(plane), size) for plane in planes])
+        # Pillow scales 16 bits as fractions, rounded again afterwards.
+        drawn = planes.astype(np.float32) if planes.dtype == np.uint16 else planes
+        squares = np.concatenate([to_square(Image.fromarray(plane), size) for plane in drawn])
+        squares = np.rint(squares).astype(np.uint16) if planes.dtype == np.uint16 else squares
         yield squares.reshape(len(batch), -1, size, size)
 
 

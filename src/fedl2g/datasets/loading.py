@@ -9,22 +9,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedl2g.datasets.arrays import content_of_arrays, digest_of_arrays
 from fedl2g.datasets.cache import Progress, cache_folder, cache_key, open_or_build
 from fedl2g.datasets.dataset import Content, Dataset
 from fedl2g.datasets.download import fetch
+from fedl2g.datasets.folders import file_identity, read_folder
 from fedl2g.datasets.images import BATCH
+from fedl2g.datasets.kinds import TABLES
 from fedl2g.datasets.memory import PREFIX, key_of, not_stored
 from fedl2g.datasets.named import CATALOG, NamedDataset
-from fedl2g.datasets.user import (
-    call_function,
-    content_of_arrays,
-    digest_of_arrays,
-    file_identity,
-    read_folder,
-    read_npz,
-)
+from fedl2g.datasets.tables import Roles, read_table
+from fedl2g.datasets.user import call_function, read_npz
 from fedl2g.errors import DataError, suggestion
 from fedl2g.references import is_reference
+from fedl2g.schema import PLURALS
 
 SUBSET_SEED = 0
 
@@ -46,23 +44,25 @@ def load_dataset(
     image_size: int | None = None,
     data_dir: Path | None = None,
     progress: Progress | None = None,
+    roles: Roles | None = None,
 ) -> Dataset:
     """Load a dataset; on first use it is downloaded and decoded into the cache, later only opened.
 
-    `name` is one of `dataset_names()`, the path of an .npz file or of a folder of images, or `package.module:function`.
-    `samples` keeps that many images: every class in proportion (rounded by largest remainder), drawn within each class
+    `name` is one of `dataset_names()`, the path of an .npz, CSV or parquet file or of a folder of images, or
+    `package.module:function`.
+    `samples` keeps that many of them: every class in proportion (rounded by largest remainder), drawn within each class
     by `RandomState(0)` in class order, and kept in the dataset's order; the same ones on every machine.
     `image_size` scales the images to squares of that many pixels; by default named datasets have the paper's size, .npz
     files and functions their own, folders 64.
     `data_dir` is the cache folder (else $FEDL2G_DATA, else the user's cache folder). `progress` is a callback for the
-    activity, the amount done and the total.
+    activity, the amount done and the total. `roles` says which column of a CSV or parquet file is what.
     """
     if image_size is not None and image_size < 1:
         raise DataError(f"image_size: {image_size} is not allowed; expected at least 1")
     if samples is not None and samples < 1:
         raise DataError(f"samples: {samples} is not allowed; expected at least 1")
     folder = cache_folder(data_dir)
-    short, key, build = _locate(name, image_size, folder, progress)
+    short, key, build = _locate(name, image_size, folder, progress, roles or Roles())
     if samples is None:
         return open_or_build(short, key, folder, build, progress)
 
@@ -73,11 +73,15 @@ def load_dataset(
 
 
 def _locate(
-    name: str, image_size: int | None, folder: Path, progress: Progress | None
+    name: str, image_size: int | None, folder: Path, progress: Progress | None, roles: Roles
 ) -> tuple[str, str, Callable[[], Content]]:
     """A dataset's short name, its cache key, and a function that reads it."""
     if name in CATALOG:
         entry = CATALOG[name]
+        if image_size is not None and entry.kind != "image":
+            raise DataError(
+                f"image_size: {name} holds {PLURALS[entry.kind]}, which have no size in pixels; leave it out"
+            )
         size = image_size or entry.image_size
         key = cache_key(f"{name}-{size}px", [name, size, *([entry.version] if entry.version > 1 else ())])
 
@@ -98,31 +102,52 @@ def _locate(
     if not name or not path.exists():
         raise DataError(
             f"dataset: {name!r} is not known; {suggestion(name, CATALOG)}expected one of {', '.join(CATALOG)}, an "
-            "existing .npz file or folder of images, or package.module:function"
+            "existing .npz, CSV or parquet file or folder of images, or package.module:function"
         )
-    if not path.is_dir() and path.suffix != ".npz":
-        raise DataError(f"dataset: {name} is of another kind; expected an .npz file or a folder of images")
-    path = path.resolve()
-    read = read_folder if path.is_dir() else read_npz
-    return path.stem, cache_key(path.stem, [file_identity(path), image_size]), partial(read, path, image_size)
+    path, suffix = path.resolve(), path.suffix.lower()
+    inputs = roles.inputs
+    if path.is_dir():
+        return (
+            path.stem,
+            cache_key(path.stem, [file_identity(path), image_size]),
+            partial(read_folder, path, image_size),
+        )
+    if suffix in TABLES:
+        if image_size is not None:
+            raise DataError(f"image_size: {name} is a table, which has no size in pixels; leave it out")
+        columns = [roles.label, roles.text, roles.ignore, roles.group, inputs and inputs.to_json()]
+        return path.stem, cache_key(path.stem, [file_identity(path), columns]), partial(read_table, path, roles)
+    if suffix != ".npz":
+        raise DataError(
+            f"dataset: {name} is of another kind; expected an .npz, CSV or parquet file or a folder of images"
+        )
+    tokens = inputs.shape[0] if inputs is not None and inputs.kind == "text" else None
+    key = cache_key(path.stem, [file_identity(path), image_size, *([tokens] if tokens else ())])
+    return path.stem, key, partial(read_npz, path, image_size, tokens)
 
 
 def _subset(whole: Dataset, samples: int) -> Content:
     chosen = choose_samples(whole.labels, samples, whole.name)
     return Content(
-        image_shape=whole.image_shape,
-        images=(whole.images[chosen[start : start + BATCH]] for start in range(0, samples, BATCH)),
+        schema=whole.schema,
+        inputs=(whole.inputs[chosen[start : start + BATCH]] for start in range(0, samples, BATCH)),
         labels=whole.labels[chosen],
         class_names=whole.class_names,
-        domains=None if whole.domains is None else whole.domains[chosen],
-        domain_names=whole.domain_names,
+        groups=None if whole.groups is None else whole.groups[chosen],
+        group_names=whole.group_names,
+        group_column=whole.group_column,
+        split=None if whole.split is None else whole.split[chosen],
+        dtype=str(whole.inputs.dtype),
+        scaling=whole.scaling,
     )
 
 
 def choose_samples(labels: NDArray[np.int64], samples: int, name: str) -> NDArray[np.int64]:
     """The indices, ascending, of a class-stratified subset; see `load_dataset` for the rule."""
     if samples > len(labels):
-        raise DataError(f"samples: {samples} is more than the {len(labels)} images of {name}; lower it or leave it out")
+        raise DataError(
+            f"samples: {samples} is more than the {len(labels)} samples of {name}; lower it or leave it out"
+        )
     sizes = np.bincount(labels)
     exact = sizes * samples / len(labels)
     shares = np.floor(exact).astype(np.int64)

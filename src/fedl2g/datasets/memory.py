@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
+from fedl2g.datasets.arrays import content_of_arrays, digest_of_arrays
 from fedl2g.datasets.cache import cache_folder, cache_key, open_or_build
 from fedl2g.datasets.dataset import Dataset
-from fedl2g.datasets.user import content_of_arrays, digest_of_arrays
 from fedl2g.errors import DataError
 
 PREFIX = "in-memory:"  # the hyphen keeps it from being a reference to Python code

@@ -1,33 +1,37 @@
-"""The catalog of named datasets: their descriptions, download addresses and readers.
-
-Every reader works on the published files, pools all labelled images and keeps the published order. Nothing is unpacked:
-members are read directly from the archives.
-"""
+"""The catalog of named datasets: their descriptions, download addresses and readers."""
 
 from __future__ import annotations
 
-import tarfile
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path, PurePosixPath
-from typing import Any, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from pathlib import Path
+from typing import TypeAlias
 
 from fedl2g.datasets.dataset import Content
 from fedl2g.datasets.download import RemoteFile
-from fedl2g.datasets.images import ImageFile, Pixels, decode_images, resize_images
-from fedl2g.errors import DataError
+from fedl2g.datasets.named_images import (
+    DOMAINNET_DOMAINS,
+    read_cifar10,
+    read_cifar100,
+    read_digits,
+    read_domainnet,
+    read_flowers102,
+    read_tiny_imagenet,
+)
+from fedl2g.datasets.named_others import (
+    HAR,
+    PAMAP2,
+    read_ag_news,
+    read_breast_cancer,
+    read_har,
+    read_pamap2,
+    read_wine,
+)
+from fedl2g.datasets.text import MAX_TOKENS, text_schema
+from fedl2g.schema import Kind, Schema
 
 Reader: TypeAlias = Callable[[Mapping[str, Path], int], Content]
 """Reads a dataset from its files (by name), at the given image size in pixels."""
-
-DOMAINNET_DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 
 
 @dataclass(frozen=True)
@@ -36,187 +40,26 @@ class NamedDataset:
 
     name: str
     description: str
-    images: int
+    samples: int
     classes: int
     image_size: int
+    """In pixels; 0 for other kinds of data."""
     read: Reader = field(repr=False)
     files: tuple[RemoteFile, ...] = field(default=(), repr=False)
     download_megabytes: int = 0
-    domains: int = 0
+    groups: int = 0
+    """The number of natural clients: domains, subjects."""
+    group_column: str = "domain"
+    kind: Kind = "image"
+    inputs: Schema | None = field(default=None, repr=False)
+    """What a sample is, where it is known before loading and is no image."""
     version: int = 1  # raised when `read` gives other pixels, so that cached ones are not used any more
-
-
-def read_digits(files: Mapping[str, Path], size: int) -> Content:
-    """scikit-learn's bundled digits: 8 x 8 pixels of 0..16, enlarged, in three equal channels.
-
-    Nearest-neighbour enlargement keeps every pixel an exact block (4 x 4 at 32 px), the same on every machine.
-    """
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    grey = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    source = np.arange(size) * grey.shape[1] // size
-    enlarged = grey[:, source][:, :, source]
-    return Content(
-        image_shape=(3, size, size),
-        images=[np.repeat(enlarged[:, None], 3, axis=1)],
-        labels=bunch.target.astype(np.int64),
-        class_names=tuple(str(digit) for digit in range(10)),
-    )
-
-
-def read_cifar10(files: Mapping[str, Path], size: int) -> Content:
-    """Cifar10's binary version: records of a label byte and 3 x 32 x 32 pixels, train before test."""
-    members = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
-    return _read_cifar(files["cifar-10-binary.tar.gz"], "cifar-10-batches-bin", members, 1, "batches.meta.txt", size)
-
-
-def read_cifar100(files: Mapping[str, Path], size: int) -> Content:
-    """Cifar100's binary version: records of coarse label, fine label and 3 x 32 x 32 pixels, train before test."""
-    path = files["cifar-100-binary.tar.gz"]
-    return _read_cifar(path, "cifar-100-binary", ["train.bin", "test.bin"], 2, "fine_label_names.txt", size)
-
-
-def _read_cifar(path: Path, folder: str, members: list[str], label_bytes: int, names: str, size: int) -> Content:
-    with _archive_errors(path), tarfile.open(path, "r:gz") as archive:
-        raw = {
-            name: file.read()
-            for name in (*members, names)
-            if (file := archive.extractfile(f"{folder}/{name}")) is not None
-        }
-        joined = np.frombuffer(b"".join(raw[member] for member in members), dtype=np.uint8)
-        records = joined.reshape(-1, label_bytes + 3 * 32 * 32)
-        class_names = tuple(raw[names].decode("ascii").split())
-    return Content(
-        image_shape=(3, size, size),
-        images=resize_images(records[:, label_bytes:].reshape(-1, 3, 32, 32), size),
-        labels=_checked_labels(records[:, label_bytes - 1], len(class_names), path),
-        class_names=class_names,
-    )
-
-
-def read_flowers102(files: Mapping[str, Path], size: int) -> Content:
-    """Oxford's 102 flowers: train, validation and test images, in this order, each in the order of setid.mat.
-
-    Stretched to squares, as the paper's public code prepares them.
-    """
-    from scipy.io import loadmat
-    from torchvision.datasets import Flowers102
-
-    with _archive_errors(files["setid.mat"]):
-        sets = loadmat(files["setid.mat"], squeeze_me=True)
-        ids = np.concatenate([np.atleast_1d(sets[key]) for key in ("trnid", "valid", "tstid")]).astype(np.int64)
-    with _archive_errors(files["imagelabels.mat"]):
-        labels = np.atleast_1d(loadmat(files["imagelabels.mat"], squeeze_me=True)["labels"]).astype(np.int64)
-        labels = labels[ids - 1] - 1
-    path = files["102flowers.tgz"]
-    encoded: dict[str, bytes] = {}
-    # The tar's order is not the dataset's, and gzip has no random access: keep its 340 MB of JPEGs in memory meanwhile.
-    with _archive_errors(path), tarfile.open(path, "r:gz") as archive:
-        for member in archive:
-            if (file := archive.extractfile(member)) is not None:
-                encoded[PurePosixPath(member.name).name] = file.read()
-    names = [f"image_{image_id:05d}.jpg" for image_id in ids.tolist()]
-    _require(names, encoded, path)
-    class_names = tuple(Flowers102.classes)
-    return Content(
-        image_shape=(3, size, size),
-        images=decode_images([(name, partial(encoded.__getitem__, name)) for name in names], size, stretch=True),
-        labels=_checked_labels(labels, len(class_names), files["imagelabels.mat"]),
-        class_names=class_names,
-    )
-
-
-def read_tiny_imagenet(files: Mapping[str, Path], size: int) -> Content:
-    """Tiny-ImageNet's train images, class by class in the order of their WordNet ids."""
-    path = files["tiny-imagenet-200.zip"]
-    with _archive_errors(path), zipfile.ZipFile(path) as archive:
-        members = sorted(name for name in archive.namelist() if "/train/" in name and name.endswith(".JPEG"))
-        words = dict(
-            line.split("\t", 1) for line in archive.read("tiny-imagenet-200/words.txt").decode("utf-8").splitlines()
-        )
-    of_member = [PurePosixPath(name).parts[2] for name in members]
-    ids = sorted(set(of_member))
-    number = {wordnet_id: position for position, wordnet_id in enumerate(ids)}
-    return Content(
-        image_shape=(3, size, size),
-        images=_decode_zip(path, members, size),
-        labels=np.array([number[wordnet_id] for wordnet_id in of_member], dtype=np.int64),
-        class_names=tuple(words.get(wordnet_id, wordnet_id) for wordnet_id in ids),
-    )
-
-
-def read_domainnet(files: Mapping[str, Path], size: int) -> Content:
-    """DomainNet, cleaned version: for each domain the images of its train list, then those of its test list.
-
-    Stretched to squares, as the paper's public code prepares the test images (it crops and flips the train images at
-    random, once).
-    """
-    listed: dict[str, list[str]] = {}
-    labels: list[int] = []
-    domains: list[int] = []
-    names: dict[int, str] = {}
-    for position, domain in enumerate(DOMAINNET_DOMAINS):
-        listed[domain] = []
-        for split in ("train", "test"):
-            path = files[f"{domain}_{split}.txt"]
-            with _archive_errors(path):
-                for line in path.read_text(encoding="utf-8").splitlines():
-                    member, label = line.rsplit(" ", 1)
-                    listed[domain].append(member)
-                    labels.append(int(label))
-                    names[int(label)] = member.split("/")[1]
-        domains += [position] * len(listed[domain])
-        path = files[f"{domain}.zip"]
-        with _archive_errors(path), zipfile.ZipFile(path) as archive:
-            _require(listed[domain], archive.NameToInfo, path)
-
-    def images() -> Iterator[Pixels]:
-        for domain, members in listed.items():
-            yield from _decode_zip(files[f"{domain}.zip"], members, size)
-
-    return Content(
-        image_shape=(3, size, size),
-        images=images(),
-        labels=np.array(labels, dtype=np.int64),
-        class_names=tuple(names.get(label, str(label)) for label in range(max(names) + 1)),
-        domains=np.array(domains, dtype=np.int64),
-        domain_names=DOMAINNET_DOMAINS,
-    )
-
-
-def _decode_zip(path: Path, members: list[str], size: int) -> Iterator[Pixels]:
-    with zipfile.ZipFile(path) as archive:
-        files: list[ImageFile] = [(f"{member} of {path}", partial(archive.read, member)) for member in members]
-        yield from decode_images(files, size, stretch=True)
-
-
-def _checked_labels(labels: NDArray[Any], classes: int, path: Path) -> NDArray[np.int64]:
-    found = labels.astype(np.int64)
-    if not len(found) or found.min() < 0 or found.max() >= classes:
-        raise DataError(f"{path}: its labels do not fit its {classes} classes; delete it and load the dataset again")
-    return found
-
-
-def _require(names: list[str], present: Mapping[str, object], path: Path) -> None:
-    for name in names:
-        if name not in present:
-            raise DataError(f"{path}: the image {name} is missing; delete it and load the dataset again")
-
-
-@contextmanager
-def _archive_errors(path: Path) -> Iterator[None]:
-    """Turn the readers' errors on a damaged file into a DataError."""
-    try:
-        yield
-    except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, NotImplementedError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); delete it and load the dataset again") from error
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: damaged ({error}); delete it and load the dataset again") from error
 
 
 _CIFAR = "https://www.cs.toronto.edu/~kriz"
 _FLOWERS = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102"
+_UCI = "https://archive.ics.uci.edu/static/public"
+_AG_NEWS = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"
 _DOMAINNET = "https://csr.bu.edu/ftp/visda/2019/multi-source"
 # DomainNet's authors publish no checksums; these are the MD5s that its users report for the cleaned version.
 _DOMAINNET_ARCHIVES = (
@@ -239,7 +82,7 @@ CATALOG: Mapping[str, NamedDataset] = {
         NamedDataset(
             name="digits",
             description="Handwritten digits of scikit-learn; needs no download.",
-            images=1_797,
+            samples=1_797,
             classes=10,
             image_size=32,
             read=read_digits,
@@ -247,7 +90,7 @@ CATALOG: Mapping[str, NamedDataset] = {
         NamedDataset(
             name="cifar10",
             description="Small photographs of animals and vehicles.",
-            images=60_000,
+            samples=60_000,
             classes=10,
             image_size=32,
             read=read_cifar10,
@@ -257,7 +100,7 @@ CATALOG: Mapping[str, NamedDataset] = {
         NamedDataset(
             name="cifar100",
             description="Small photographs of animals, plants and things.",
-            images=60_000,
+            samples=60_000,
             classes=100,
             image_size=32,
             read=read_cifar100,
@@ -267,7 +110,7 @@ CATALOG: Mapping[str, NamedDataset] = {
         NamedDataset(
             name="flowers102",
             description="Photographs of flowers; train, validation and test pooled.",
-            images=8_189,
+            samples=8_189,
             classes=102,
             image_size=64,
             read=read_flowers102,
@@ -282,7 +125,7 @@ CATALOG: Mapping[str, NamedDataset] = {
         NamedDataset(
             name="tiny-imagenet",
             description="ImageNet photographs at 64 pixels; the train images.",
-            images=100_000,
+            samples=100_000,
             classes=200,
             image_size=64,
             read=read_tiny_imagenet,
@@ -292,14 +135,75 @@ CATALOG: Mapping[str, NamedDataset] = {
         NamedDataset(
             name="domainnet",
             description="The same 345 things in six styles, from photographs to quick drawings.",
-            images=586_575,
+            samples=586_575,
             classes=345,
             image_size=64,
             read=read_domainnet,
             version=2,
             files=_DOMAINNET_ARCHIVES + _DOMAINNET_LISTS,
             download_megabytes=18_000,
-            domains=6,
+            groups=6,
+        ),
+        NamedDataset(
+            name="har",
+            description="Motion signals of a phone at the waist: 9 channels, windows of 2.56 s.",
+            samples=10_299,
+            classes=6,
+            image_size=0,
+            read=read_har,
+            files=(RemoteFile(f"{_UCI}/240/human+activity+recognition+using+smartphones.zip"),),
+            download_megabytes=61,
+            groups=30,
+            group_column="subject",
+            kind="signal",
+            inputs=HAR,
+        ),
+        NamedDataset(
+            name="pamap2",
+            description="Motion signals at hand, chest and ankle: 27 channels, windows of 5.12 s.",
+            samples=7_400,  # about: the windows are cut when it is read
+            classes=12,
+            image_size=0,
+            read=read_pamap2,
+            files=(RemoteFile(f"{_UCI}/231/pamap2+physical+activity+monitoring.zip"),),
+            download_megabytes=656,
+            groups=9,
+            group_column="subject",
+            kind="signal",
+            inputs=PAMAP2,
+        ),
+        NamedDataset(
+            name="ag_news",
+            description="News: the title and first lines of an article; train and test pooled.",
+            samples=127_600,
+            classes=4,
+            image_size=0,
+            read=read_ag_news,
+            files=(
+                RemoteFile(f"{_AG_NEWS}/train.csv", "b1a00f826fdfbd249f79597b59e1dc12", "ag_news_train.csv"),
+                RemoteFile(f"{_AG_NEWS}/test.csv", "d52ea96a97a2d943681189a97654912d", "ag_news_test.csv"),
+            ),
+            download_megabytes=31,
+            kind="text",
+            inputs=text_schema(MAX_TOKENS),
+        ),
+        NamedDataset(
+            name="breast-cancer",
+            description="30 measurements of tumours, of scikit-learn; needs no download.",
+            samples=569,
+            classes=2,
+            image_size=0,
+            read=read_breast_cancer,
+            kind="table",
+        ),
+        NamedDataset(
+            name="wine",
+            description="13 measurements of wines, of scikit-learn; needs no download.",
+            samples=178,
+            classes=3,
+            image_size=0,
+            read=read_wine,
+            kind="table",
         ),
     )
 }

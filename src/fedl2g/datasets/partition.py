@@ -13,15 +13,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedl2g.datasets.groups import Indices, by_group, given_split
 from fedl2g.datasets.partition_spec import parse_partition
 from fedl2g.errors import DataError, SettingError
-
-Indices: TypeAlias = NDArray[np.int64]
 
 DIRICHLET_CUTS = 200_000
 DIRICHLET_SHUFFLED = 100_000_000
@@ -98,12 +97,14 @@ class Partition:
 def make_partition(
     spec: str,
     labels: NDArray[Any],
-    domains: NDArray[Any] | None,
+    groups: NDArray[Any] | None,
     *,
     clients: int,
     classes: int,
     seed: int,
     test_fraction: float = 0.25,
+    column: str = "domain",
+    split: NDArray[Any] | None = None,
 ) -> Partition:
     """Distribute a dataset's samples among clients according to `spec`, and split each client into train and test.
 
@@ -113,7 +114,11 @@ def make_partition(
                         out, with a warning, where the clients are full before them.
     `domain`            feature shift: client i holds domain i mod D. Clients that share a domain split it evenly at
                         random; with fewer clients than domains only the first domains are used.
+    `by:COLUMN`         the same for the groups of any column: subjects, hospitals, cameras as clients.
     `file:PATH`         a JSON file: client -> indices (then split here), or what `Partition.to_json` writes.
+
+    `groups` are the values of `column`. Where the data come with a split (numbers of `dataset.SIDES`), each client's
+    samples keep their sides; else they are split at random.
     """
     setting = parse_partition(spec)
     labels = np.asarray(labels)
@@ -139,10 +144,12 @@ def make_partition(
         held = _dirichlet(labels, clients, classes, setting.beta, random)
     elif setting.classes_per_client is not None:
         held = _pathological(labels, clients, classes, setting.classes_per_client, random)
-    elif setting.kind == "domain":
-        held = _by_domain(domains, clients, random)
+    elif setting.kind in ("domain", "by"):
+        held = by_group(groups, setting.column, column, clients, random)
     else:
         held = np.array_split(random.permutation(len(labels)), clients)
+    if split is not None:
+        return Partition(*given_split(held, spec, np.asarray(split)))
     return _split(held, spec, test_fraction, random)
 
 
@@ -232,23 +239,6 @@ def _pathological(
             parts[client].append(piece)
             quota[client] -= 1
     return [np.concatenate(pieces) if pieces else np.empty(0, np.int64) for pieces in parts]
-
-
-def _by_domain(domains: NDArray[Any] | None, clients: int, random: np.random.RandomState) -> list[Indices]:
-    """Give client i the domain i mod D."""
-    if domains is None:
-        raise DataError(
-            "partition: 'domain' needs domains, but this dataset has none; expected one such as domainnet or a folder "
-            "of domains; choose another dataset or another partition"
-        )
-    present = np.unique(domains)
-    held: list[Indices] = [np.empty(0, np.int64)] * clients
-    for position, domain in enumerate(present[:clients]):
-        sharers = range(position, clients, len(present))
-        shuffled = random.permutation(np.flatnonzero(domains == domain))
-        for client, piece in zip(sharers, np.array_split(shuffled, len(sharers)), strict=True):
-            held[client] = piece
-    return held
 
 
 def _split(held: Iterable[Indices], spec: str, test_fraction: float, random: np.random.RandomState) -> Partition:

@@ -15,6 +15,7 @@ FORMS = {
     "dirichlet": "dirichlet:0.1",
     "pathological": "pathological:2",
     "domain": "domain",
+    "by": "by:COLUMN",
     "file": "file:PATH",
 }
 
@@ -27,6 +28,7 @@ class PartitionSpec:
     beta: float | None = None
     classes_per_client: int | None = None
     path: Path | None = None
+    column: str | None = None
 
 
 def parse_partition(spec: str) -> PartitionSpec:
@@ -53,6 +55,12 @@ def parse_partition(spec: str) -> PartitionSpec:
                 f"partition: {spec!r} is not allowed; expected 1 or more classes per client, such as {FORMS[kind]!r}"
             )
         return PartitionSpec(kind, classes_per_client=held)
+    if kind == "by":
+        if not value:
+            raise SettingError(
+                f"partition: {spec!r} is not allowed; expected the name of a column, such as 'by:subject'"
+            )
+        return PartitionSpec(kind, column=value)
     if not value:
         raise SettingError(
             f"partition: {spec!r} is not allowed; expected the path of a JSON file, such as 'file:clients.json'"

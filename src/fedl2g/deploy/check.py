@@ -74,8 +74,8 @@ def _training(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
     table = coordinator.federation
 
     def data() -> str:
-        found.append(load_data(file, table.classes, table.image_shape))
-        return f"{len(found[0])} images of shape {found[0].image_shape} in {file.data}"
+        found.append(load_data(file, table.classes, table.inputs))
+        return f"{len(found[0])} {found[0].schema} in {file.data}"
 
     yield _try("data", data)
     if found:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedl2g.errors import SettingError
 from fedl2g.experiment.identity import SITES
+from fedl2g.schema import Schema, image_schema
 
 if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
@@ -32,6 +33,11 @@ class FederationTable(BaseModel):
         if len(set(names)) != len(names):
             raise ValueError("names are not unique")
         return names
+
+    @property
+    def inputs(self) -> Schema:
+        """The form of the samples at every site."""
+        return image_schema(*self.image_shape)
 
     @field_validator("image_shape")
     @classmethod
@@ -59,11 +65,12 @@ class Coordinator:
         table = self.federation
         dataset = Dataset(
             name=SITES,
-            images=np.empty((0, *table.image_shape), dtype=np.uint8),
+            schema=table.inputs,
+            inputs=np.empty((0, *table.inputs.shape), dtype=np.uint8),
             labels=np.empty(0, dtype=np.int64),
             class_names=table.classes,
-            domains=None,
-            domain_names=(),
+            groups=None,
+            group_names=(),
             fingerprint=SITES,
         )
         nothing = tuple(np.empty(0, dtype=np.int64) for _ in table.sites)

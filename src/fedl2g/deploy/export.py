@@ -28,6 +28,7 @@ from fedl2g.engines.flower.store import find_client, stored_model
 from fedl2g.engines.states import write_state
 from fedl2g.errors import RunError
 from fedl2g.files import reason_of, replacing, write_text
+from fedl2g.learning.client import MOMENTS
 from fedl2g.methods.base import AnyClientHalf
 from fedl2g.round.record import chosen_on
 from fedl2g.runs.directory import RunDirectory
@@ -49,12 +50,13 @@ class Predictor(nn.Module):
 
     def __init__(self, half: AnyClientHalf) -> None:
         super().__init__()
-        self.state, self.received = half.state, half.received
-        self._dtype = half.client.task.dtype
+        self.state = nn.ModuleDict({name: part for name, part in half.state.items() if name != MOMENTS})
+        self.received = half.received
+        self._prepare = half.client.preparation
         self._predict = half.predict
 
     def forward(self, images: Tensor) -> Tensor:
-        return self._predict(images.to(self._dtype) / 127.5 - 1.0)
+        return self._predict(self._prepare(images))
 
 
 def export_site(
@@ -100,7 +102,7 @@ def export_client(
 
 
 def _export(model: ClientModel, setup: Setup, whose: dict[str, Any], metrics: Sequence[str], out: Path) -> Exported:
-    predictor, shape = Predictor(model.half).eval(), setup.dataset.image_shape
+    predictor, shape = Predictor(model.half).eval(), setup.dataset.shape
     images = torch.linspace(0, 255, 3 * torch.Size(shape).numel()).reshape(3, *shape)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

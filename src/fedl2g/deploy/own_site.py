@@ -18,6 +18,7 @@ from fedl2g.experiment import Experiment
 from fedl2g.files import reason_of, write_text
 from fedl2g.learning.devices import resolve_device
 from fedl2g.references import is_reference, references_in, require_trust
+from fedl2g.schema import Schema, image_schema
 from fedl2g.setup import Setup, with_validation
 
 _FEDERATION = "federation.json"
@@ -30,7 +31,7 @@ def make_node(file: SiteFile, request: Request) -> Node:
         raise SettingError(
             f"client-id: {file.client_id} is not in this federation; expected 0 to {experiment.clients - 1}"
         )
-    dataset = load_data(file, request.classes, request.image_shape)
+    dataset = load_data(file, request.classes, request.inputs)
     _describe(file, request)
     return Node(file.client_id, own_site(file, experiment, dataset), resolve_device(file.device), file.path(file.store))
 
@@ -40,7 +41,7 @@ def _describe(file: SiteFile, request: Request) -> None:
     path = file.path(file.store) / request.run / _FEDERATION
     about = {
         "classes": request.classes,
-        "image_shape": request.image_shape,
+        "inputs": request.inputs.to_json(),
         "experiment": request.experiment.model_dump(mode="json", exclude={"execution"}),
     }
     text = json.dumps(about)
@@ -60,24 +61,26 @@ def stored_setup(file: SiteFile, run: Path, *, trust: bool = False) -> Setup:
         about = json.loads(path.read_text(encoding="utf-8"))
         settings: dict[str, Any] = dict(about["experiment"])
         classes = tuple(map(str, about["classes"]))
-        channels, height, width = map(int, about["image_shape"])
+        inputs = (
+            Schema.from_json(about["inputs"]) if "inputs" in about else image_schema(*map(int, about["image_shape"]))
+        )
         require_trust(references_in(settings), path, trust=trust)
         experiment = Experiment(**settings)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise RunError(f"{path}: cannot be read ({reason_of(error)}); restore it from a copy") from error
-    return own_site(file, experiment, load_data(file, classes, (channels, height, width)))
+    return own_site(file, experiment, load_data(file, classes, inputs))
 
 
-def load_data(file: SiteFile, classes: tuple[str, ...], image_shape: tuple[int, int, int]) -> Dataset:
-    """The site's images, with the federation's labels."""
+def load_data(file: SiteFile, classes: tuple[str, ...], inputs: Schema) -> Dataset:
+    """The site's samples, with the federation's labels."""
     file.use_code()
     function = is_reference(file.data) and not file.path(file.data).exists()
-    size = image_shape[1] if image_shape[1] == image_shape[2] else None
+    size = inputs.shape[1] if inputs.kind == "image" and inputs.shape[1] == inputs.shape[2] else None
     found = load_dataset(
         file.data if function else str(file.path(file.data)), image_size=size, data_dir=file.path(file.store) / "data"
     )
-    if found.image_shape != image_shape:
-        raise DataError(f"data: the images of {file.data} have shape {found.image_shape}; expected {image_shape}")
+    if found.schema != inputs:
+        raise DataError(f"data: {file.data} holds {found.schema}; expected {inputs}")
     return renumber(found, classes)
 
 

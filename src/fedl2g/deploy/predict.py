@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedl2g.datasets.arrays import images_of_array
+from fedl2g.datasets.folders import image_files
 from fedl2g.datasets.images import Pixels, decode_images, resize_images
-from fedl2g.datasets.user import image_files, images_of_array
 from fedl2g.deploy.programs import PROGRAM, load_program
 from fedl2g.errors import DataError, RunError
 from fedl2g.files import reason_of

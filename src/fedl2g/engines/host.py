@@ -18,9 +18,10 @@ from fedl2g.engines.residency import Residency
 from fedl2g.engines.states import State, StateStore
 from fedl2g.learning.client import Client
 from fedl2g.learning.devices import synchronizer
+from fedl2g.learning.preparation import Preparation, chunks, preparation
 from fedl2g.learning.profiling import OTHER, watch
 from fedl2g.learning.scores import balanced_accuracy_and_f1
-from fedl2g.learning.training import ImageView
+from fedl2g.learning.training import SampleView
 from fedl2g.methods.base import AnyClientHalf, Reply, Report
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
@@ -52,8 +53,9 @@ class Host:
             warnings.catch_warnings()
         ):  # torch warns about read-only arrays; these are memory maps that are never written
             warnings.simplefilter("ignore", UserWarning)
-            self.images = torch.from_numpy(setup.dataset.images)
+            self.inputs = torch.from_numpy(setup.dataset.inputs)
             self.labels = torch.from_numpy(setup.dataset.labels)
+        self._statistics: dict[int, State] = {}
         self.clients = Residency(
             self._build,
             setup.architecture,
@@ -85,20 +87,34 @@ class Host:
         model = self.task.build_client(architecture, client)
         if self.device.type != "cpu":
             model = model.to(self.device)
+        parts = (partition.train, partition.test, partition.validation or ((),) * partition.clients)
+        sides = [torch.as_tensor(part[client], dtype=torch.int64) for part in parts]
+        prepare = self._preparation(client, sides[0])
         train, test, validation = (
-            ImageView(
-                self.images,
+            SampleView(
+                self.inputs,
                 self.labels,
-                torch.as_tensor(part[client], dtype=torch.int64),
+                indices,
+                prepare=prepare,
                 device=self.device,
-                dtype=self.task.dtype,
                 layout=self.task.layout(architecture),
             )
-            for part in (partition.train, partition.test, partition.validation or ((),) * partition.clients)
+            for indices in sides
         )
         built = Client(client, self.task, model, train, test, validation)
         self.stages.prepare(built)
-        return self.method.client(self.setup.experiment.method, built)
+        half = self.method.client(self.setup.experiment.method, built)
+        built.keep_moments(half.state)
+        return half
+
+    def _preparation(self, client: int, train: Tensor) -> Preparation:
+        """A client's preparation, with the statistics of its train samples: computed only once."""
+        prepare = preparation(self.setup.dataset, self.inputs.dtype, self.task.dtype)
+        if client not in self._statistics:
+            prepare.fit(chunks(self.inputs, train))
+            self._statistics[client] = {name: value.clone() for name, value in prepare.state_dict().items()}
+        prepare.load_state_dict(self._statistics[client])
+        return prepare.to(self.device)
 
     def train(self, client: int, round: int, payload: Payload) -> Reply:
         """Run one client's round."""

@@ -174,7 +174,7 @@ def _costs(setup: Setup) -> list[float]:
         name: step_seconds(
             name,
             classes=dataset.classes,
-            image_shape=dataset.image_shape,
+            inputs=dataset.schema,
             batch_size=experiment.batch_size,
             layout="channels_last" if name in experiment.channels_last else "contiguous",
         )

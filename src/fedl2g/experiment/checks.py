@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import SettingError
 from fedl2g.methods.registry import get_method
-from fedl2g.models.catalog import has_equal_heads, resolve_models
+from fedl2g.models.catalog import GROUP_OF_KIND, has_equal_heads, resolve_models
 
 if TYPE_CHECKING:
     from fedl2g.experiment.settings import Experiment
@@ -41,6 +41,16 @@ _FORMS: dict[str, Callable[[str], object]] = {
 }
 
 
+def with_models(values: Any) -> Any:
+    """The settings with the group of the data's kind, if no models are named and the dataset's name says it."""
+    if not isinstance(values, dict) or "models" in values or not isinstance(values.get("dataset"), str):
+        return values
+    from fedl2g.datasets.kinds import expected_kind  # here, because it imports numpy
+
+    kind = expected_kind(values["dataset"], values.get("text"))
+    return values if kind is None else {**values, "models": GROUP_OF_KIND[kind]}
+
+
 def check_method(experiment: Experiment) -> None:
     """Raise SettingError for settings that the method's traits rule out."""
     name, method = experiment.method.name, get_method(experiment.method.name)
@@ -54,6 +64,10 @@ def check_method(experiment: Experiment) -> None:
         raise SettingError(
             f"models: {experiment.models!r} mixes different heads, but {name} shares one head among all clients; "
             "choose a group with equal heads (such as htfe8) or another method"
+        )
+    if experiment.amp != "off" and experiment.precision != "float32":
+        raise SettingError(
+            f"amp: {experiment.amp} needs precision float32, not {experiment.precision}; leave one of the two out"
         )
     if experiment.privacy.on and traits.raw_replies:
         raise SettingError(

@@ -36,6 +36,8 @@ def _reason_against(experiment: Experiment) -> str | None:
     """Why the rounds so far would have been others in a longer run; None if they would not."""
     if get_method(experiment.method.name).traits.uses_rounds:
         return f"what {experiment.method.name} computes in a round depends on the number of rounds"
+    if experiment.schedule.uses_rounds:
+        return "the rates of its cosine schedule depend on the number of rounds, unless schedule.rounds is given"
     if experiment.privacy.on:
         return "its privacy budget was planned for its rounds, and more of them would spend more"
     return None

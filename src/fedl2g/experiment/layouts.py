@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedl2g.errors import SettingError, choices
 from fedl2g.experiment.identity import SITES
-from fedl2g.models.catalog import CHANNELS_LAST
+from fedl2g.models.catalog import CHANNELS_LAST, split_head
 
 if TYPE_CHECKING:
     from fedl2g.experiment.settings import Experiment
@@ -45,6 +45,8 @@ def channels_last(experiment: Experiment) -> frozenset[str]:
     if experiment.layout == "channels_last":
         return frozenset(built)
     if experiment.layout == "preset":  # in a deployment each site names its own architecture
-        return CHANNELS_LAST if experiment.dataset == SITES else CHANNELS_LAST & built
+        if experiment.dataset == SITES:
+            return CHANNELS_LAST
+        return frozenset(name for name in built if split_head(name)[0] in CHANNELS_LAST)
     pairs = (part.rpartition("=") for part in experiment.layout.split(","))
     return frozenset(name for name, _, layout in pairs if layout == "channels_last")

@@ -23,6 +23,7 @@ from fedl2g.experiment import checks, files, identity, layouts
 from fedl2g.experiment.policies import Aggregation, Attack, Availability, Noise, Privacy, Replies
 from fedl2g.experiment.protocol import Choices, ProtocolName, choices_of, resolved
 from fedl2g.experiment.words import one_sentence
+from fedl2g.learning.settings import Amp, Augment, Optimizer, Schedule
 from fedl2g.methods.options import Options
 from fedl2g.methods.registry import get_method
 from fedl2g.models.catalog import resolve_models
@@ -68,17 +69,29 @@ class Experiment(BaseModel):
         "method's own settings; fedl2g-f when absent.",
     )
     dataset: str = Field(
-        "digits", min_length=1, description="A dataset's name, or the path of an .npz file or a folder of images."
+        "digits",
+        min_length=1,
+        description="A dataset's name, or the path of an .npz, CSV or parquet file or a folder of images.",
     )
     samples: int | None = Field(
-        None, ge=2, description="Use only this many images (a fixed, class-balanced choice); all when absent."
+        None, ge=2, description="Use only this many samples (a fixed, class-balanced choice); all when absent."
     )
     image_size: int | None = Field(
         None, ge=8, le=1024, description="Resize images read from a folder to this many pixels; 64 when absent."
     )
+    label: str | None = Field(None, description="The column with the labels of a CSV or parquet file.")
+    text: str | None = Field(
+        None,
+        description="The column with the texts of a CSV or parquet file, or several separated by commas, which are "
+        "joined. Absent: all other columns are the inputs, numbers and categories.",
+    )
+    ignore: str | None = Field(
+        None, description="Columns of a CSV or parquet file that are no inputs, separated by commas."
+    )
     partition: str = Field(
         "dirichlet:0.1",
-        description="How samples go to clients: iid, dirichlet:BETA, pathological:CLASSES, domain, or file:PATH.",
+        description="How samples go to clients: iid, dirichlet:BETA, pathological:CLASSES, domain, by:COLUMN, or "
+        "file:PATH.",
     )
     test_fraction: float = Field(0.25, gt=0, lt=1, description="Share of each client's samples kept for testing.")
     validation_fraction: float = Field(
@@ -89,7 +102,12 @@ class Experiment(BaseModel):
         "round, the early stop and the kept model. 0: the test samples choose, as in the paper.",
     )
     models: str = Field(
-        "small", description="A model group, or architectures separated by commas; client i gets number i mod count."
+        "small",
+        description="A model group, or architectures separated by commas; client i gets number i mod count. Absent: "
+        "small for images, sensor, table or text where the dataset's name says that it is of another kind.",
+    )
+    feature_dim: int = Field(
+        512, ge=1, le=65_536, description="The common width of all networks' features; the paper's is 512."
     )
     clients: int = Field(20, ge=1, le=1_000_000, description="Number of clients.")
     participation: float = Field(1.0, gt=0, le=1, description="Share of the clients that train in each round.")
@@ -101,7 +119,21 @@ class Experiment(BaseModel):
     rounds: int = Field(1000, ge=1, description="Rounds at most; `patience` usually ends a run earlier.")
     local_epochs: int = Field(1, ge=1, description="Epochs over a client's own data in each round.")
     batch_size: int = Field(10, ge=1, description="Batch size of local training.")
-    client_lr: float = Field(0.01, gt=0, description="The clients' learning rate (plain SGD).")
+    client_lr: float = Field(0.01, gt=0, description="The clients' learning rate.")
+    optimizer: Optimizer = Field(
+        default_factory=Optimizer, description="How clients take their steps: plain SGD by default, as in the paper."
+    )
+    schedule: Schedule = Field(
+        default_factory=Schedule, description="How the clients' rate changes over the rounds; constant by default."
+    )
+    augment: Augment = Field(
+        default_factory=Augment, description="Random changes of training images; none by default, as in the paper."
+    )
+    amp: Amp = Field(
+        "off",
+        description="Mixed precision in training: bf16 computes the networks' passes in bfloat16. FedL2G's guiding "
+        "step and all predictions stay in full precision.",
+    )
     protocol: ProtocolName = Field(
         "ours",
         description="What decides where reshuffle, equal_start, partition_seed and FedL2G's quiz are not given. ours: "
@@ -168,6 +200,11 @@ class Experiment(BaseModel):
             super().__init__(**settings)
         except ValidationError as error:
             raise SettingError(one_sentence(error, type(self))) from error
+
+    @model_validator(mode="before")
+    @classmethod
+    def _models_of_the_kind(cls, values: Any) -> Any:
+        return checks.with_models(values)
 
     @field_validator("method", mode="before")
     @classmethod
@@ -273,8 +310,11 @@ class Experiment(BaseModel):
         settings = {**dumped, "sampler": self.sampler_name, "rounds": rounds}
         if self.layout != "auto":  # resolved, so that a changed table gives another fingerprint
             settings["layout"] = sorted(self.channels_last)
-        if not self.validation_fraction:  # so that runs from before this setting can go on
-            del settings["validation_fraction"]
+        for name, absent in identity.ABSENT.items():  # so that runs from before these settings can go on
+            if settings[name] == absent:
+                del settings[name]
+        given = self.model_dump(mode="json", include=set(identity.TABLES_SINCE), exclude_defaults=True)
+        settings = {n: given.get(n, v) for n, v in settings.items() if n not in identity.TABLES_SINCE or n in given}
         return identity.fingerprint(settings)
 
     def to_toml(self) -> str:

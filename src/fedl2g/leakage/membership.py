@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from fedl2g.learning.guidance import guiding_gradient
-from fedl2g.learning.training import ImageView
+from fedl2g.learning.training import SampleView
 from fedl2g.methods.base import AnyClientHalf, Vectors
 from fedl2g.methods.class_means import ClassTargets
 from fedl2g.payload import Payload
@@ -32,14 +32,14 @@ MAX_SAMPLES = 40  # scored per upload, of members and of non-members
 class Guided(Protocol):
     """The interface of a client half whose guiding gradients can be probed; its options have a `space`."""
 
-    quiz_set: ImageView
+    quiz_set: SampleView
     options: Any
 
-    def study_batch(self, round: int) -> ImageView:
+    def study_batch(self, round: int) -> SampleView:
         """The samples of the pseudo-step of a round."""
 
 
-def members_of(half: AnyClientHalf, vectors: Vectors, round: int) -> ImageView | None:
+def members_of(half: AnyClientHalf, vectors: Vectors, round: int) -> SampleView | None:
     """The samples from which a client computed its upload of a round; None if unknown."""
     if vectors == "guiding gradients":
         return half.study_batch(round) if isinstance(half, Guided) else None
@@ -47,7 +47,7 @@ def members_of(half: AnyClientHalf, vectors: Vectors, round: int) -> ImageView |
 
 
 def sample_areas(
-    half: AnyClientHalf, vectors: Vectors, members: ImageView, others: ImageView, sent: Payload, upload: Payload
+    half: AnyClientHalf, vectors: Vectors, members: SampleView, others: SampleView, sent: Payload, upload: Payload
 ) -> list[float]:
     """The AUC of each row of an upload whose class has members and non-members."""
     from sklearn.metrics import roc_auc_score
@@ -65,7 +65,7 @@ def sample_areas(
 
 
 def _scores(
-    half: AnyClientHalf, vectors: Vectors, samples: ImageView, sent: Payload, rows: ClassTargets
+    half: AnyClientHalf, vectors: Vectors, samples: SampleView, sent: Payload, rows: ClassTargets
 ) -> tuple[Tensor, Tensor]:
     """The scores and labels of the samples whose classes were uploaded."""
     known = rows.known.cpu()[samples.labels[samples.indices]]

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedl2g import rng
-from fedl2g.learning.optimizer import ClippedSGD
-from fedl2g.learning.training import ImageView, Loss, TrainingLog, train
+from fedl2g.learning.augmentation import Augmentation
+from fedl2g.learning.moments import Moments
+from fedl2g.learning.optimizer import Stepper, make_optimizer, slots_of
+from fedl2g.learning.preparation import Preparation
+from fedl2g.learning.settings import Amp, Augment, Optimizer, Schedule
+from fedl2g.learning.training import Loss, SampleView, TrainingLog, train
 from fedl2g.models import SplitModel, build_model
+from fedl2g.schema import Schema
+
+MOMENTS = "optimizer"  # the entry of a client's state that holds what its optimizer remembers
 
 
 @dataclass(frozen=True)
@@ -21,7 +29,7 @@ class Task:
     """The parameters shared by the server and all clients."""
 
     classes: int
-    image_shape: tuple[int, int, int]
+    inputs: Schema
     seed: int
     rounds: int | None  # None: the method does not say that it uses the number of rounds (trait `uses_rounds`)
     auxiliary: str  # the architecture of the network that the server builds: an auxiliary model, a shared head
@@ -34,6 +42,11 @@ class Task:
     feature_dim: int = 512
     dtype: torch.dtype = torch.float32
     channels_last: frozenset[str] = frozenset()  # the architectures that use this memory layout
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    schedule: Schedule = field(default_factory=Schedule)
+    scheduled_rounds: int = 1  # of the whole run, for a schedule that depends on them
+    augment: Augment = field(default_factory=Augment)
+    amp: Amp = "off"
 
     def build(self, architecture: str, purpose: str, *ids: int, feature_dim: int | None = None) -> SplitModel:
         """Build a network whose initial weights depend only on the seed, the purpose and the ids."""
@@ -41,7 +54,7 @@ class Task:
             model = build_model(
                 architecture,
                 classes=self.classes,
-                image_shape=self.image_shape,
+                inputs=self.inputs,
                 feature_dim=self.feature_dim if feature_dim is None else feature_dim,
             )
         layout = self.layout(architecture)
@@ -60,7 +73,8 @@ class Task:
 
     def layout(self, architecture: str) -> torch.memory_format:
         """The memory layout of an architecture's weights and images."""
-        return torch.channels_last if architecture in self.channels_last else torch.preserve_format
+        last = self.inputs.kind == "image" and architecture in self.channels_last
+        return torch.channels_last if last else torch.preserve_format
 
     def build_auxiliary(self, feature_dim: int | None = None) -> SplitModel:
         """Build the auxiliary model with the server's initial weights."""
@@ -75,9 +89,9 @@ class Client:
         id: int,
         task: Task,
         model: SplitModel,
-        train_set: ImageView,
-        test_set: ImageView,
-        validation_set: ImageView | None = None,
+        train_set: SampleView,
+        test_set: SampleView,
+        validation_set: SampleView | None = None,
     ) -> None:
         self.id = id
         self.task = task
@@ -85,37 +99,68 @@ class Client:
         self.train_set = train_set
         self.test_set = test_set
         self.validation_set = train_set.subset(torch.arange(0)) if validation_set is None else validation_set
+        self._moments: Moments | None = None
+
+    @property
+    def preparation(self) -> Preparation:
+        """How its samples are prepared, with its own statistics."""
+        return self.train_set.prepare
 
     @property
     def device(self) -> torch.device:
         return self.train_set.device
 
-    def optimizer(self, *modules: torch.nn.Module, clip: float = float("inf")) -> ClippedSGD:
-        """SGD at the client's learning rate over the parameters of these modules, by default its own model."""
+    def keep_moments(self, state: torch.nn.ModuleDict) -> None:
+        """Add to a client's state what the optimizer remembers of the networks in it, if it remembers anything."""
+        if slots := slots_of(self.task.optimizer):
+            self._moments = state[MOMENTS] = Moments(list(state.named_parameters()), slots)
+
+    def optimizer(self, *modules: torch.nn.Module, clip: float = math.inf, lr: float | None = None) -> Stepper:
+        """The experiment's optimizer over the parameters of these modules, by default the client's own model.
+
+        What it remembers of the networks in the client's state goes on from round to round; for networks that are
+        received anew it starts anew. `lr` takes the place of the client's learning rate.
+        """
         parameters = [p for module in modules or (self.model,) for p in module.parameters()]
-        return ClippedSGD(parameters, self.task.client_lr, clip)
+        rate = self.task.client_lr if lr is None else lr
+        return make_optimizer(self.task.optimizer, parameters, rate, clip, self._moments)
 
     def fit(
         self,
         round: int,
         loss: Loss,
-        optimizers: Sequence[ClippedSGD] | None = None,
+        optimizers: Sequence[Stepper] | None = None,
         *,
-        data: ImageView | None = None,
+        data: SampleView | None = None,
         networks: Sequence[torch.nn.Module] | None = None,
     ) -> TrainingLog:
         """Train for this round's local epochs and return the training log.
 
-        Defaults: plain SGD on the client's model for `optimizers`, the whole train set for `data`, and the client's
-        model for `networks`, which are put in train mode.
+        Defaults: the experiment's optimizer on the client's model for `optimizers`, the whole train set for `data`, and
+        the client's model for `networks`, which are put in train mode. The experiment's schedule, augmentation and
+        mixed precision apply.
         """
         view = self.train_set if data is None else data
         for network in networks or (self.model,):
             network.train()
+        steppers = list(optimizers or [self.optimizer()])
+        for stepper in steppers:
+            stepper.share = self.task.schedule.share(round, self.task.scheduled_rounds)
         with self.stream("train", round):
             return train(
-                view, loss, optimizers or [self.optimizer()], self._orders(round, len(view)), self.task.batch_size
+                view, self._as_set(loss, round), steppers, self._orders(round, len(view)), self.task.batch_size
             )
+
+    def _as_set(self, loss: Loss, round: int) -> Loss:
+        """The loss on augmented images and in mixed precision, where the experiment asks for them."""
+        task, stored = self.task, self.train_set.inputs
+        computed = loss if task.amp == "off" else torch.autocast(self.device.type, dtype=torch.bfloat16)(loss)
+        if not task.augment.on:
+            return computed
+        pixel = torch.zeros(1, stored.shape[1], 1, 1, dtype=stored.dtype, device=self.device)
+        stream = rng.torch_stream(task.seed, "augment", self.id, round)
+        augment = Augmentation(task.augment, stream, self.preparation.batch(pixel))
+        return lambda x, y: computed(augment(x), y)
 
     def start_stream(self, purpose: str) -> AbstractContextManager[None]:
         """Seed torch's global generator for the initial weights of another private network of this client."""

@@ -17,11 +17,13 @@ and one more backward pass through the graph of S gives the norm of grad MSE.
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +34,8 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from fedl2g.learning.optimizer import gradient_norm
 
+_log = logging.getLogger(__name__)
+_without_forward_mode: WeakSet[nn.Module] = WeakSet()
 Space = Literal["logits", "features"]
 Batch = tuple[Tensor, Tensor]
 
@@ -106,13 +110,12 @@ def guidance(
         del moved, quiz_loss
 
         # The Jacobian is taken at the study pass: the same dropout mask must be drawn again.
-        _set_generator_state(device, mask)
-        with torch.no_grad(), forward_ad.dual_level():
-            dual = [
-                forward_ad.make_dual(p.detach(), g)  # type: ignore[no-untyped-call]
-                for p, g in zip(parameters, direction, strict=True)
-            ]
-            tangent = forward_ad.unpack_dual(outputs_at(dual, x)[column]).tangent  # type: ignore[no-untyped-call]
+        def at(values: Sequence[Tensor]) -> Tensor:
+            _set_generator_state(device, mask)
+            return outputs_at(values, x)[column]
+
+        tangent = _product(model, at, parameters, direction)
+        with torch.no_grad():
             if tangent is None:  # z does not depend on any parameter
                 tangent = torch.zeros(len(y), guide.shape[1], dtype=guide.dtype, device=device)
             ids, positions = torch.unique(y, return_inverse=True)
@@ -120,6 +123,45 @@ def guidance(
             product = 2 / offset.numel() * (offset.double() * tangent.double()).sum()
             alignment = _cosine(float(product), float(gradient_norm(direction)), float(pull_norm))
             return Guidance(ids, rows * (2 * lr * weight / offset.numel()), alignment)
+
+
+def _product(
+    model: nn.Module,
+    outputs: Callable[[Sequence[Tensor]], Tensor],
+    parameters: Sequence[Tensor],
+    direction: Sequence[Tensor],
+) -> Tensor | None:
+    """The Jacobian of the outputs times a direction, None if they depend on no parameter.
+
+    In forward mode, one pass. A network with an operation that has no forward derivative falls back to two backward
+    passes, for good: the product is linear in the vector of a backward pass, so its derivative is what is wanted.
+    """
+    if model not in _without_forward_mode:
+        try:
+            with torch.no_grad(), forward_ad.dual_level():
+                dual = [
+                    forward_ad.make_dual(p.detach(), g)  # type: ignore[no-untyped-call]
+                    for p, g in zip(parameters, direction, strict=True)
+                ]
+                tangent: Tensor | None = forward_ad.unpack_dual(outputs(dual)).tangent  # type: ignore[no-untyped-call]
+                return tangent
+        except (NotImplementedError, RuntimeError) as error:
+            if "forward" not in str(error).lower():  # torch has no class of its own for a missing derivative
+                raise
+            _without_forward_mode.add(model)
+            _log.warning(
+                "the guiding gradient is computed by double backward, which takes more memory: the network has an "
+                "operation without a forward derivative (%s)",
+                " ".join(str(error).split())[:200],
+            )
+    at = [p.detach().requires_grad_() for p in parameters]
+    out = outputs(at)
+    if not out.requires_grad:
+        return None
+    vector = torch.zeros_like(out, requires_grad=True)
+    pulled = torch.autograd.grad(out, at, vector, create_graph=True, allow_unused=True, materialize_grads=True)
+    (found,) = torch.autograd.grad(pulled, vector, direction, materialize_grads=True)
+    return found.detach()
 
 
 def _cosine(product: float, *norms: float) -> float:

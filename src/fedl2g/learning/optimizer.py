@@ -1,20 +1,33 @@
-"""The optimizer of every method: SGD with gradient-norm clipping."""
+"""The optimizers of every method, with gradient-norm clipping: the paper's plain SGD, and torch's own."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.linalg import vector_norm
 
+from fedl2g.learning.moments import ADAM_SLOTS, SGD_SLOTS, Moments
+from fedl2g.learning.settings import Optimizer
+
 _TINY = 1e-6  # added to the norm, as in `torch.nn.utils.clip_grad_norm_`
 _LARGE = 2**15  # entries; a single sum of more squares loses precision: 1e-5 at a million entries
 
 
+class Stepper(Protocol):
+    """An optimizer as the training loop uses it."""
+
+    share: float  # of the learning rate, as the round's schedule has it
+
+    def step(self) -> None:
+        """Take one step and clear the gradients."""
+
+
 class ClippedSGD:
-    """Plain SGD with the norm of all its gradients clipped: no momentum, no weight decay, no schedule.
+    """Plain SGD with the norm of all its gradients clipped: no momentum, no weight decay.
 
     One pass over the gradients computes the norm, a second one takes the step at lr * min(1, clip / (norm + 1e-6)).
     Python loops, because they are faster than `torch.optim.SGD`, fused or not, on small networks and as fast on large
@@ -27,6 +40,7 @@ class ClippedSGD:
         self.parameters = [p for p in dict.fromkeys(parameters) if p.requires_grad]
         self.lr = lr
         self.clip = clip
+        self.share = 1.0
 
     def step(self) -> None:
         """Take one step and clear the gradients."""
@@ -36,20 +50,67 @@ class ClippedSGD:
                 self._clipped_step(moving)
             else:
                 for p, gradient in moving:
-                    p.add_(gradient, alpha=-self.lr)
+                    p.add_(gradient, alpha=-self.lr * self.share)
         for p, _ in moving:
             p.grad = None
 
     def _clipped_step(self, moving: list[tuple[nn.Parameter, Tensor]]) -> None:
         norm = gradient_norm([gradient for _, gradient in moving])
         if norm.is_cpu:
-            rate = self.lr * min(self.clip / (norm.item() + _TINY), 1.0)  # this argument order propagates NaN
+            rate = (
+                self.lr * self.share * min(self.clip / (norm.item() + _TINY), 1.0)
+            )  # this argument order propagates NaN
             for p, gradient in moving:
                 p.add_(gradient, alpha=-rate)
         else:  # the norm stays on the device: reading it would sync on every step
             share = (self.clip / (norm + _TINY)).clamp(max=1.0)
             for p, gradient in moving:
-                p.addcmul_(gradient, share, value=-self.lr)
+                p.addcmul_(gradient, share, value=-self.lr * self.share)
+
+
+class ClippedTorch:
+    """An optimizer of torch with the norm of all its gradients clipped before each step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, lr: float, clip: float = math.inf) -> None:
+        self.optimizer = optimizer
+        self.lr = lr
+        self.clip = clip
+        self.share = 1.0
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def step(self) -> None:
+        """Take one step and clear the gradients."""
+        if self.clip < math.inf:
+            nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr * self.share
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def make_optimizer(
+    settings: Optimizer, parameters: Iterable[nn.Parameter], lr: float, clip: float, moments: Moments | None
+) -> Stepper:
+    """The optimizer of these settings; what it remembers of parameters in `moments` goes on from there."""
+    if settings.plain:
+        return ClippedSGD(parameters, lr, clip)
+    moving = [p for p in dict.fromkeys(parameters) if p.requires_grad]
+    optimizer: torch.optim.Optimizer
+    if settings.name == "adamw":
+        betas = (settings.beta1, settings.beta2)
+        optimizer = torch.optim.AdamW(moving, lr, betas, weight_decay=settings.weight_decay)
+    else:
+        optimizer = torch.optim.SGD(moving, lr, settings.momentum, weight_decay=settings.weight_decay)
+    if moments is not None:
+        moments.attach(optimizer)
+    return ClippedTorch(optimizer, lr, clip)
+
+
+def slots_of(settings: Optimizer) -> tuple[str, ...]:
+    """What the optimizer remembers of each parameter between steps."""
+    if settings.name == "adamw":
+        return ADAM_SLOTS
+    return SGD_SLOTS if settings.momentum else ()
 
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:

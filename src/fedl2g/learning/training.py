@@ -8,50 +8,51 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedl2g.learning.optimizer import ClippedSGD
+from fedl2g.learning.optimizer import Stepper
+from fedl2g.learning.preparation import Preparation
 from fedl2g.learning.profiling import DATA, GRADIENT, OPTIMIZER, watch
 
 # (objective to minimise, cross entropy of the client's own model alone: the paper's "original local loss")
 Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-class ImageView:
-    """A client's samples: indices into the shared uint8 array, converted to normalised batches on demand."""
+class SampleView:
+    """A client's samples: indices into the shared array, prepared as batches on demand."""
 
     def __init__(
         self,
-        images: Tensor,
+        inputs: Tensor,
         labels: Tensor,
         indices: Tensor,
         *,
+        prepare: Preparation,
         device: torch.device,
-        dtype: torch.dtype,
         layout: torch.memory_format = torch.preserve_format,
     ) -> None:
-        self.images, self.labels, self.indices = images, labels, indices
-        self.device, self.dtype, self.layout = device, dtype, layout
+        self.inputs, self.labels, self.indices = inputs, labels, indices
+        self.prepare, self.device, self.layout = prepare, device, layout
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def batch(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """The images (scaled to -1..1) and labels at these positions of the view."""
+        """The prepared inputs and the labels at these positions of the view."""
         where = self.indices[positions]
-        x, y = self.images.index_select(0, where), self.labels.index_select(0, where)  # five times as fast as `[where]`
+        x, y = self.inputs.index_select(0, where), self.labels.index_select(0, where)  # five times as fast as `[where]`
         if self.device.type == "cuda":
             x, y = x.pin_memory(), y.pin_memory()
         x, y = x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
         # The layout last: changing it together with the number format would take three times as long.
-        return x.to(self.dtype).div_(127.5).sub_(1.0).to(memory_format=self.layout), y
+        return self.prepare.batch(x).to(memory_format=self.layout), y
 
-    def subset(self, positions: Tensor) -> ImageView:
+    def subset(self, positions: Tensor) -> SampleView:
         """A view of the samples at these positions."""
-        return ImageView(
-            self.images,
+        return SampleView(
+            self.inputs,
             self.labels,
             self.indices[positions],
+            prepare=self.prepare,
             device=self.device,
-            dtype=self.dtype,
             layout=self.layout,
         )
 
@@ -77,7 +78,7 @@ def training_batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
 
 
 def train(
-    view: ImageView, loss: Loss, optimizers: Iterable[ClippedSGD], orders: Iterable[Tensor], batch_size: int
+    view: SampleView, loss: Loss, optimizers: Iterable[Stepper], orders: Iterable[Tensor], batch_size: int
 ) -> TrainingLog:
     """Train for one epoch per order: for each batch one backward pass and one step of every optimizer."""
     every = list(optimizers)
@@ -99,4 +100,4 @@ def train(
 
 def at_least_two(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Repeat a single sample: BatchNorm rejects one value per channel, and the mean loss stays the same."""
-    return (x.repeat(2, 1, 1, 1), y.repeat(2)) if len(y) == 1 else (x, y)
+    return (torch.cat([x, x]), y.repeat(2)) if len(y) == 1 else (x, y)

@@ -146,7 +146,7 @@ class ClientHalf(Generic[OptionsT]):
         self.options = options
         self.client = client
         self.model = client.model
-        self.state = nn.ModuleDict({"model": client.model})
+        self.state = nn.ModuleDict({"model": client.model, "preparation": client.preparation})
         """Everything that changes over rounds on this client: saved in checkpoints, private, never sent."""
         self.received = nn.ModuleDict()
         """Modules rebuilt from each broadcast: counted against the memory budget, never saved."""

@@ -1,4 +1,4 @@
-"""Class vectors that are means: FedGH's and FedProto's prototypes, FedDistill's mean logits."""
+"""Class vectors that are means: the prototypes of FedGH, FedProto and FedTGP, FedDistill's mean logits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from fedl2g.learning.client import Client, Task
 from fedl2g.methods.base import Combined, OptionsT, ServerHalf
 from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors
+
+_FEATURE_BATCH = 250
 
 
 class ClassMeans:
@@ -20,7 +22,7 @@ class ClassMeans:
 
     def add(self, vectors: Tensor, labels: Tensor) -> None:
         """Add the vectors of one batch."""
-        self.sums.index_add_(0, labels, vectors.detach())
+        self.sums.index_add_(0, labels, vectors.detach().to(self.sums.dtype))
         self.labels.append(labels)
 
     def pack(self) -> Payload:
@@ -28,6 +30,16 @@ class ClassMeans:
         counts = torch.cat(self.labels).bincount(minlength=len(self.sums))
         ids = counts.nonzero().flatten()
         return class_vectors(ids, self.sums[ids] / counts[ids, None])
+
+
+@torch.no_grad()
+def mean_features(client: Client) -> Payload:
+    """The mean feature h(x) of each class in a client's train set, in one pass in eval mode."""
+    means = ClassMeans(client, client.task.feature_dim)
+    client.model.eval()
+    for x, y in client.train_set.batches(_FEATURE_BATCH):
+        means.add(client.model.extractor(x), y)
+    return means.pack()
 
 
 class ClassTargets(nn.Module):

@@ -20,12 +20,10 @@ from torch.nn.functional import cross_entropy
 from fedl2g import rng
 from fedl2g.learning.optimizer import ClippedSGD
 from fedl2g.methods.base import Combined, Options, Trained, Traits
-from fedl2g.methods.class_means import ClassMeans
+from fedl2g.methods.class_means import mean_features
 from fedl2g.methods.registry import register_method
 from fedl2g.methods.shared_network import SharedHeadClient, SharedHeadServer
 from fedl2g.payload import Payload, Specification, class_vector_spec
-
-_FEATURE_BATCH = 250
 
 
 class FedGHOptions(Options):
@@ -65,15 +63,7 @@ class FedGHClient(SharedHeadClient[FedGHOptions]):
     def train(self, round: int, payload: Payload) -> Trained:
         self.shared.load(payload)
         log = self.client.fit(round, self.own_loss)
-        return Trained(self._mean_features(), log)
-
-    @torch.no_grad()
-    def _mean_features(self) -> Payload:
-        means = ClassMeans(self.client, self.client.task.feature_dim)
-        self.model.eval()
-        for x, y in self.client.train_set.batches(_FEATURE_BATCH):
-            means.add(self.model.extractor(x), y)
-        return means.pack()
+        return Trained(mean_features(self.client), log)
 
 
 register_method(

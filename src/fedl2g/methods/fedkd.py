@@ -28,7 +28,6 @@ from torch.nn.functional import cross_entropy, mse_loss
 from fedl2g.errors import SettingError
 from fedl2g.learning.client import Client, Task
 from fedl2g.learning.losses import kl_divergence
-from fedl2g.learning.optimizer import ClippedSGD
 from fedl2g.methods.base import Trained, Traits
 from fedl2g.methods.fml import CLIP
 from fedl2g.methods.low_rank import LOW_RANK, check_packed, compress, reconstruct
@@ -42,7 +41,7 @@ class FedKDOptions(AuxiliaryOptions):
     """A client's model and a small shared one distil into each other; the shared one is sent as low-rank factors."""
 
     name: str = "fedkd"
-    auxiliary_lr: float = Field(0.01, gt=0, description="Learning rate of the auxiliary model's SGD.")
+    auxiliary_lr: float = Field(0.01, gt=0, description="Learning rate of the auxiliary model.")
     energy_start: float = Field(0.95, gt=0, le=1, description="Share of a matrix's energy sent in the first round.")
     energy_end: float = Field(0.98, gt=0, le=1, description="Share of a matrix's energy sent in the last round.")
 
@@ -96,7 +95,7 @@ class FedKDClient(AuxiliaryClient[FedKDOptions]):
 
         optimizers = [
             self.client.optimizer(clip=CLIP),
-            ClippedSGD(self.auxiliary.parameters(), self.options.auxiliary_lr, CLIP),
+            self.client.optimizer(self.auxiliary, clip=CLIP, lr=self.options.auxiliary_lr),
             self.client.optimizer(self.feature_map, clip=CLIP),  # 1 / S is unbounded
         ]
         log = self.client.fit(round, loss, optimizers, networks=(self.model, self.auxiliary, self.feature_map))

@@ -33,7 +33,7 @@ from fedl2g.errors import SettingError
 from fedl2g.learning.client import Client, Task
 from fedl2g.learning.guidance import Guidance, Space, guidance
 from fedl2g.learning.profiling import GUIDING, watch
-from fedl2g.learning.training import ImageView, TrainingLog, at_least_two
+from fedl2g.learning.training import SampleView, TrainingLog, at_least_two
 from fedl2g.methods.base import ClientHalf, Combined, Options, ServerHalf, Trained, Traits
 from fedl2g.methods.registry import register_method
 from fedl2g.payload import Payload, Specification, class_vector_spec, class_vectors
@@ -239,7 +239,7 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
         log.metrics["alignment"] = found.alignment
         return Trained(class_vectors(found.ids[sent], found.rows[sent]), log)
 
-    def study_batch(self, round: int) -> ImageView:
+    def study_batch(self, round: int) -> SampleView:
         """The study batch of a round's pseudo-step, drawn from the study set; a rotating quiz is drawn anew before."""
         task = self.client.task
         if self.quiz == "rotating":
@@ -247,7 +247,7 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
         generator = rng.torch_stream(task.seed, "study_batch", self.client.id, round)
         return self.study_set.subset(torch.randperm(len(self.study_set), generator=generator)[: task.batch_size])
 
-    def _split(self, *ids: int) -> tuple[ImageView, ImageView]:
+    def _split(self, *ids: int) -> tuple[SampleView, SampleView]:
         """The quiz set and the study set, drawn from a stream of their own or in the order of the train set."""
         train_set = self.client.train_set
         generator = rng.torch_stream(self.client.task.seed, "quiz", self.client.id, *ids)

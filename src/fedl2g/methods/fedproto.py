@@ -13,16 +13,13 @@ the classifier head is also reported, as "head".
 
 from __future__ import annotations
 
-import torch
 from pydantic import Field
-from torch import Tensor
-from torch.nn.functional import cross_entropy, mse_loss
 
-from fedl2g.learning.client import Client
-from fedl2g.methods.base import ClientHalf, Options, Trained, Traits
-from fedl2g.methods.class_means import ClassMeans, ClassMeanServer, ClassTargets
+from fedl2g.methods.base import Options, Trained, Traits
+from fedl2g.methods.class_means import ClassMeans, ClassMeanServer
+from fedl2g.methods.prototypes import PrototypeClient
 from fedl2g.methods.registry import register_method
-from fedl2g.payload import Payload, Specification, class_vector_spec
+from fedl2g.payload import Payload
 
 
 class FedProtoOptions(Options):
@@ -42,53 +39,13 @@ class FedProtoServer(ClassMeanServer[FedProtoOptions]):
         return self.task.feature_dim
 
 
-class FedProtoClient(ClientHalf[FedProtoOptions]):
+class FedProtoClient(PrototypeClient[FedProtoOptions]):
     """Trains its features towards the prototypes, and sends the means of its own."""
 
-    def __init__(self, options: FedProtoOptions, client: Client) -> None:
-        super().__init__(options, client)
-        self.prototypes: ClassTargets | None = None  # for predictions only: `train` uses its own broadcast
-        self._cached: tuple[Tensor, Tensor] | None = None  # the last images and their features, reused for the head
-
-    def expected(self) -> Specification:
-        task = self.client.task
-        return class_vector_spec(task.classes, task.feature_dim, task.dtype)
-
     def train(self, round: int, payload: Payload) -> Trained:
-        targets = ClassTargets(payload, self.client)
         means = ClassMeans(self.client, self.client.task.feature_dim)
-
-        def loss(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            features, logits = self.model(x)
-            means.add(features, y)
-            own = cross_entropy(logits, y)
-            if not targets.exist:
-                return own, own
-            target = targets.vectors.index_select(0, y)
-            if not targets.complete:  # a class without a prototype adds nothing
-                target = torch.where(targets.known[y, None], target, features.detach())
-            return own + self.options.weight * mse_loss(features, target), own
-
-        log = self.client.fit(round, loss)
+        log = self.client.fit(round, self.pulled_loss(payload, self.options.weight, means))
         return Trained(means.pack(), log)
-
-    def receive(self, payload: Payload) -> None:
-        self.prototypes = self.received["prototypes"] = ClassTargets(payload, self.client)
-        self._cached = None
-
-    def predict(self, x: Tensor) -> Tensor:
-        features = self.model.extractor(x)
-        self._cached = (x, features)
-        if self.prototypes is None or not self.prototypes.exist:
-            scores: Tensor = self.model.head(features)
-            return scores
-        # Without matrix products: their rounding errors are as large as the distances between close prototypes.
-        distances = torch.cdist(features, self.prototypes.vectors, compute_mode="donot_use_mm_for_euclid_dist")
-        return -distances.masked_fill(~self.prototypes.known, torch.inf)
-
-    def other_predictions(self, x: Tensor) -> dict[str, Tensor]:
-        cached, self._cached = self._cached, None
-        return {"head": self.model.head(cached[1]) if cached is not None and cached[0] is x else self.model(x)[1]}
 
 
 register_method(

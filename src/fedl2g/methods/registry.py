@@ -23,6 +23,8 @@ _MODULES = {
     "fedmrl": "fedmrl",
     "feddistill": "feddistill",
     "fedproto": "fedproto",
+    "fedtgp": "fedtgp",
+    "fedgen": "fedgen",
     "fedl2g-l": "fedl2g",
     "fedl2g-f": "fedl2g",
 }

@@ -1,4 +1,4 @@
-"""Networks sent as a whole: the shared heads of LG-FedAvg and FedGH, the auxiliary models of FML, FedKD and FedMRL.
+"""Networks sent as a whole: shared heads (LG-FedAvg, FedGH, FedGen), auxiliary models (FML, FedKD, FedMRL).
 
 Parameters and floating-point buffers (BatchNorm's running statistics) are sent. Integer buffers (BatchNorm's batch
 counters) are not: they are reset whenever a network is received, so that a client's computation depends only on the
@@ -93,14 +93,18 @@ class SharedHeadClient(ClientHalf[OptionsT]):
         return self.shared.expected
 
     def check(self, payload: Payload) -> None:
-        own = {name: spec.shape for name, spec in self.expected().items()}
+        self.check_head(payload)
+        super().check(payload)
+
+    def check_head(self, payload: Payload) -> None:
+        """Raise SettingError if the server's head has another form than the client's own."""
+        own = {name: spec.shape for name, spec in self.shared.expected.items()}
         shared = {name: tuple(tensor.shape) for name, tensor in payload.items()}
         if own != shared:
             raise SettingError(
                 f"models: client {self.client.id} has a head of shape {own}, but the shared head has {shared}; "
                 f"{self.options.name} expects the same head on every client; choose other models or another method"
             )
-        super().check(payload)
 
     def receive(self, payload: Payload) -> None:
         self._global.load(payload)

@@ -12,12 +12,13 @@ from torchvision import models
 from torchvision.models.resnet import BasicBlock, ResNet
 
 from fedl2g.errors import SettingError
-from fedl2g.models.split import Builder, FeaturePool, ImageShape, SplitModel, replace_head
+from fedl2g.models.split import Builder, FeaturePool, SplitModel, replace_head
+from fedl2g.schema import Schema
 
 
-def cnn4(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
+def cnn4(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     """The paper's four-layer CNN: two 5x5 convolutions with pooling, one hidden layer of 512, the head."""
-    channels, height, width = image_shape
+    channels, height, width = inputs.shape
     rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
     if rows < 1 or columns < 1:
         raise SettingError(f"models: cnn4 cannot take {height} x {width} pixels; expected at least 16 x 16")
@@ -36,49 +37,49 @@ def cnn4(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
     return SplitModel(extractor, nn.Linear(feature_dim, classes))
 
 
-def shallow_resnet(stages: int, classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
+def shallow_resnet(stages: int, classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     """A ResNet of one BasicBlock per stage, with the stages after the first `stages` left out."""
     network = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=classes)
     for stage in range(stages + 1, 5):
         setattr(network, f"layer{stage}", nn.Identity())
-    return _split_resnet(network, classes, image_shape, feature_dim)
+    return _split_resnet(network, classes, inputs, feature_dim)
 
 
-def deep_resnet(build: Callable[..., ResNet], classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
+def deep_resnet(build: Callable[..., ResNet], classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     """One of torchvision's ResNets with its ImageNet stem."""
-    return _split_resnet(build(weights=None, num_classes=classes), classes, image_shape, feature_dim)
+    return _split_resnet(build(weights=None, num_classes=classes), classes, inputs, feature_dim)
 
 
-def _split_resnet(network: ResNet, classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
-    _set_channels(network, "conv1", image_shape[0], _he_normal)
+def _split_resnet(network: ResNet, classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
+    _set_channels(network, "conv1", inputs.shape[0], _he_normal)
     replace_head(network, "fc", FeaturePool(feature_dim))
     return SplitModel(network, nn.Linear(feature_dim, classes))
 
 
-def googlenet(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
+def googlenet(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     """torchvision's GoogLeNet without auxiliary outputs; its dropout belongs to the extractor."""
     network = models.googlenet(weights=None, num_classes=classes, aux_logits=False, init_weights=True)
-    _set_channels(network.conv1, "conv", image_shape[0], partial(nn.init.trunc_normal_, std=0.01))
+    _set_channels(network.conv1, "conv", inputs.shape[0], partial(nn.init.trunc_normal_, std=0.01))
     replace_head(network, "fc", FeaturePool(feature_dim))
     return SplitModel(network, nn.Linear(feature_dim, classes))
 
 
-def mobilenet_v2(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
+def mobilenet_v2(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     """torchvision's MobileNetV2; its dropout belongs to the extractor."""
     network = models.mobilenet_v2(weights=None, num_classes=classes)
-    _set_channels(network.features[0], "0", image_shape[0], _he_normal)
+    _set_channels(network.features[0], "0", inputs.shape[0], _he_normal)
     replace_head(network, "classifier", FeaturePool(feature_dim))
     return SplitModel(network, nn.Linear(feature_dim, classes))
 
 
-def vision_transformer(patch: int, classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
+def vision_transformer(patch: int, classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     """torchvision's ViT-B for images of any size, with the hidden layer of 768 in its head.
 
     The transformer needs a square whose side is a multiple of the patch size. Other images are centred on the smallest
     such square and padded with zeros, without rescaling (28 x 28 becomes 32 x 32).
     """
     build = {16: models.vit_b_16, 32: models.vit_b_32}[patch]
-    channels, height, width = image_shape
+    channels, height, width = inputs.shape
     side = -(-max(height, width) // patch) * patch
     network = build(weights=None, num_classes=classes, image_size=side)
     fan_in = channels * patch * patch

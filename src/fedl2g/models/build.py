@@ -6,44 +6,55 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
+
 from fedl2g.errors import SettingError
-from fedl2g.models import small
-from fedl2g.models.catalog import resolve_models
+from fedl2g.models import sensor, small, table, text
+from fedl2g.models.catalog import check_kind, resolve_models, split_head
 from fedl2g.models.split import Builder, SplitModel, split_model
 from fedl2g.references import is_reference, load_reference, parse_reference
+from fedl2g.schema import Schema
 
 
-def build_model(name: str, *, classes: int, image_shape: tuple[int, int, int], feature_dim: int = 512) -> SplitModel:
+def build_model(name: str, *, classes: int, inputs: Schema, feature_dim: int = 512) -> SplitModel:
     """Build a newly initialised network with features of width `feature_dim` and `classes` logits.
 
     `name` is an architecture of the catalog or the user's factory, "package.module:function[#head attribute]". The
-    weights are drawn from torch's global generator: seed it first for repeatable ones. `image_shape` is
-    (channels, height, width).
+    weights are drawn from torch's global generator: seed it first for repeatable ones. `inputs` says
+    what one sample is, such as `fedl2g.schema.image_schema(3, 32, 32)`.
     """
-    for what, value in (("classes", classes), ("feature_dim", feature_dim), *zip("CHW", image_shape, strict=True)):
+    for what, value in (("classes", classes), ("feature_dim", feature_dim)):
         if value < 1:
             raise SettingError(f"models: {what} is {value}; expected at least 1")
     if is_reference(name):
-        return _build_with_factory(name, classes, image_shape, feature_dim)
+        return _build_with_factory(name, classes, inputs, feature_dim)
     resolved = resolve_models(name)
     if resolved != (name,):
         raise SettingError(f"models: {name!r} names {len(resolved)} models; expected one of {', '.join(resolved)}")
-    return _builder(name)(classes, image_shape, feature_dim)
+    architecture, hidden = split_head(name)
+    check_kind(architecture, inputs.kind)
+    model = _builder(architecture)(classes, inputs, feature_dim)
+    if hidden is not None:
+        model.head = nn.Sequential(nn.Linear(feature_dim, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+    return model
 
 
 def _builder(name: str) -> Builder:
-    if name in small.BUILDERS:
-        return small.BUILDERS[name]
+    builders: dict[str, Builder] = {**small.BUILDERS, **sensor.BUILDERS, **table.BUILDERS, **text.BUILDERS}
+    if name in builders:
+        return builders[name]
     from fedl2g.models import architectures  # lazily: torchvision takes as long to import as torch
 
     return architectures.BUILDERS[name]
 
 
-def _build_with_factory(name: str, classes: int, image_shape: tuple[int, int, int], feature_dim: int) -> SplitModel:
+def _build_with_factory(name: str, classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     factory = load_reference(name)
     if not callable(factory):
         raise SettingError(f"models: {name!r} is not a function; expected one that returns a network")
-    offered = {"classes": classes, "image_shape": image_shape, "feature_dim": feature_dim}
+    offered = {"classes": classes, "inputs": inputs, "input_shape": inputs.shape, "feature_dim": feature_dim}
+    if inputs.kind == "image":
+        offered["image_shape"] = inputs.shape
     try:
         network = factory(**_accepted(factory, offered))
     except SettingError:
@@ -55,7 +66,7 @@ def _build_with_factory(name: str, classes: int, image_shape: tuple[int, int, in
             network,
             classes=classes,
             feature_dim=feature_dim,
-            image_shape=image_shape,
+            inputs=inputs,
             head_name=parse_reference(name).attribute,
         )
     except SettingError as error:

@@ -19,8 +19,10 @@ from torch.nn import functional as F
 from fedl2g.errors import SettingError, choices
 from fedl2g.files import replacing
 from fedl2g.models.build import build_model
+from fedl2g.models.example import example_batch
 from fedl2g.process import cpu_model, keep_freed_memory, one_thread
 from fedl2g.references import is_reference
+from fedl2g.schema import Schema
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -36,7 +38,7 @@ def step_seconds(
     name: str,
     *,
     classes: int,
-    image_shape: tuple[int, int, int],
+    inputs: Schema,
     batch_size: int = 10,
     layout: str = "contiguous",
 ) -> float:
@@ -50,24 +52,24 @@ def step_seconds(
         raise SettingError(f"layout: {layout!r} is not known; {choices(layout, LAYOUTS)}")
     if batch_size < 2:
         raise SettingError(f"batch_size: {batch_size} is not allowed; expected at least 2 (for BatchNorm)")
-    shape = "x".join(map(str, image_shape))
+    shape = "x".join(map(str, inputs.shape))
     what = f"{name} {shape} classes={classes} batch={batch_size} {layout} CPU seconds"
     key = f"{what} torch={torch.__version__} cpu={cpu_model()}"
-    return _cached(name, key, lambda: _measure(name, classes, image_shape, batch_size, LAYOUTS[layout]))
+    return _cached(name, key, lambda: _measure(name, classes, inputs, batch_size, LAYOUTS[layout]))
 
 
-def faster_layout(name: str, *, classes: int, image_shape: tuple[int, int, int], batch_size: int = 10) -> str:
+def faster_layout(name: str, *, classes: int, inputs: Schema, batch_size: int = 10) -> str:
     """The memory layout with the faster training step of an architecture on this machine.
 
     Both are measured alternately, once per machine, and the ratio is cached; `contiguous` unless the other is clearly
     faster, so that noise does not decide.
     """
-    shape, batch_size = "x".join(map(str, image_shape)), max(2, batch_size)
+    shape, batch_size = "x".join(map(str, inputs.shape)), max(2, batch_size)
     key = f"{name} {shape} classes={classes} batch={batch_size} speed-up torch={torch.__version__} cpu={cpu_model()}"
 
     def speed_up() -> float:
         with one_thread(), torch.random.fork_rng(devices=[]), torch.enable_grad():
-            steps = [_stepper(name, classes, image_shape, batch_size, layout) for layout in LAYOUTS.values()]
+            steps = [_stepper(name, classes, inputs, batch_size, layout) for layout in LAYOUTS.values()]
             return _interleaved_ratio(*steps)
 
     return "channels_last" if _cached(name, key, speed_up) > _CLEARLY_FASTER else "contiguous"
@@ -111,11 +113,9 @@ def _interleaved_ratio(first: Callable[[], object], second: Callable[[], object]
     return statistics.median(ratios)
 
 
-def _measure(
-    name: str, classes: int, image_shape: tuple[int, int, int], batch_size: int, layout: torch.memory_format
-) -> float:
+def _measure(name: str, classes: int, inputs: Schema, batch_size: int, layout: torch.memory_format) -> float:
     with one_thread(), torch.random.fork_rng(devices=[]), torch.enable_grad():
-        step = _stepper(name, classes, image_shape, batch_size, layout)
+        step = _stepper(name, classes, inputs, batch_size, layout)
         warm_up = step()
         if warm_up < _BUDGET_SECONDS / _SAMPLES:
             step()
@@ -128,20 +128,21 @@ def _measure(
 
 
 def _stepper(
-    name: str, classes: int, image_shape: tuple[int, int, int], batch_size: int, layout: torch.memory_format
+    name: str, classes: int, inputs: Schema, batch_size: int, layout: torch.memory_format
 ) -> Callable[[], float]:
     """A function that runs one training step and returns its CPU seconds."""
     keep_freed_memory()  # as every host does
-    model = build_model(name, classes=classes, image_shape=image_shape).train()
-    model = model.to(memory_format=layout)
+    model = build_model(name, classes=classes, inputs=inputs).train()
+    model = model.to(memory_format=layout) if inputs.kind == "image" else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    images = torch.randn(batch_size, *image_shape).contiguous(memory_format=layout)
+    x = example_batch(inputs, batch_size)
+    x = x.contiguous(memory_format=layout) if inputs.kind == "image" else x
     labels = torch.arange(batch_size) % classes
 
     def step() -> float:
         start = time.process_time()
         optimizer.zero_grad()
-        _, logits = model(images)
+        _, logits = model(x)
         F.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return time.process_time() - start

@@ -10,30 +10,30 @@ from torch import nn
 
 from fedl2g import rng
 from fedl2g.models.build import build_model
-from fedl2g.models.split import ImageShape
 from fedl2g.references import is_reference
+from fedl2g.schema import Schema
 
 
-def smallest(names: Iterable[str], *, classes: int, image_shape: ImageShape) -> str:
+def smallest(names: Iterable[str], *, classes: int, inputs: Schema, feature_dim: int = 512) -> str:
     """The architecture with the fewest parameters at this image size; of equal ones the first."""
     distinct = list(dict.fromkeys(names))
     if len(distinct) == 1:
         return distinct[0]
-    return min(distinct, key=lambda name: parameters_of(name, classes, image_shape))
+    return min(distinct, key=lambda name: parameters_of(name, classes, inputs, feature_dim))
 
 
-def parameters_of(name: str, classes: int, image_shape: ImageShape) -> int:
+def parameters_of(name: str, classes: int, inputs: Schema, feature_dim: int = 512) -> int:
     """The number of parameters of a network with these classes and images."""
     if not is_reference(name):
-        return _of_catalog(name, classes, image_shape)
+        return _of_catalog(name, classes, inputs, feature_dim)
     with rng.seeded(0, "size"):  # a user's factory may not work on the meta device
-        return count(build_model(name, classes=classes, image_shape=image_shape))
+        return count(build_model(name, classes=classes, inputs=inputs, feature_dim=feature_dim))
 
 
 @cache
-def _of_catalog(name: str, classes: int, image_shape: ImageShape) -> int:
+def _of_catalog(name: str, classes: int, inputs: Schema, feature_dim: int) -> int:
     with torch.device("meta"):
-        return count(build_model(name, classes=classes, image_shape=image_shape))
+        return count(build_model(name, classes=classes, inputs=inputs, feature_dim=feature_dim))
 
 
 def count(network: nn.Module) -> int:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from torch import nn
 
 from fedl2g.models.blocks import BasicBlock, ConvNorm, ConvNormAct, Inception, InvertedResidual, ThinnedShortcut
-from fedl2g.models.split import Builder, FeaturePool, ImageShape, SplitModel
+from fedl2g.models.split import Builder, FeaturePool, SplitModel
+from fedl2g.schema import Schema
 
 
-def small_cnn(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
+def small_cnn(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     """Two convolutions with pooling: the smallest, and so the auxiliary model of its group."""
     extractor = nn.Sequential(
-        nn.Conv2d(image_shape[0], 16, kernel_size=5, stride=2, padding=2),
+        nn.Conv2d(inputs.shape[0], 16, kernel_size=5, stride=2, padding=2),
         nn.ReLU(inplace=True),
         nn.MaxPool2d(2),
         nn.Conv2d(16, 32, kernel_size=3, padding=1),
@@ -28,10 +29,10 @@ def small_cnn(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitM
     return SplitModel(extractor, nn.Linear(feature_dim, classes))
 
 
-def small_googlenet(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
+def small_googlenet(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     """One inception block behind a strided stem, then dropout."""
     extractor = nn.Sequential(
-        ConvNorm(image_shape[0], 16, kernel_size=3, stride=2, padding=1),
+        ConvNorm(inputs.shape[0], 16, kernel_size=3, stride=2, padding=1),
         nn.MaxPool2d(3, stride=2, padding=1),
         Inception(16, 32, 16, 64, 8, 16, 16),
         nn.AdaptiveAvgPool2d(2),
@@ -42,10 +43,10 @@ def small_googlenet(classes: int, image_shape: ImageShape, feature_dim: int) -> 
     return SplitModel(extractor, nn.Linear(feature_dim, classes))
 
 
-def small_mobilenet(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
+def small_mobilenet(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     """Two inverted residuals with depthwise convolutions behind a strided stem, then dropout."""
     extractor = nn.Sequential(
-        ConvNormAct(image_shape[0], 16, stride=2, activation=nn.ReLU6),
+        ConvNormAct(inputs.shape[0], 16, stride=2, activation=nn.ReLU6),
         InvertedResidual(16, 24, stride=2, expand_ratio=1),
         InvertedResidual(24, 64, stride=2, expand_ratio=3),
         nn.AdaptiveAvgPool2d(2),
@@ -56,10 +57,10 @@ def small_mobilenet(classes: int, image_shape: ImageShape, feature_dim: int) -> 
     return SplitModel(extractor, nn.Linear(feature_dim, classes))
 
 
-def small_resnet(classes: int, image_shape: ImageShape, feature_dim: int) -> SplitModel:
+def small_resnet(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     """Two residual blocks behind a strided stem."""
     extractor = nn.Sequential(
-        ConvNormAct(image_shape[0], 16, stride=2),
+        ConvNormAct(inputs.shape[0], 16, stride=2),
         nn.MaxPool2d(3, stride=2, padding=1),
         BasicBlock(16, 16),
         BasicBlock(16, 32, stride=2, downsample=ThinnedShortcut(added_channels=16)),

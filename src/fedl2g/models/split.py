@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedl2g.errors import SettingError
+from fedl2g.models.example import example_batch
+from fedl2g.schema import Schema
 
 HEAD_ATTRIBUTES = ("fc", "classifier", "head", "heads")
-ImageShape = tuple[int, int, int]
 
 
 class SplitModel(nn.Module):
@@ -34,7 +35,7 @@ class SplitModel(nn.Module):
         return cast(tuple[Tensor, Tensor], super().__call__(x))
 
 
-Builder = Callable[[int, ImageShape, int], SplitModel]
+Builder = Callable[[int, Schema, int], SplitModel]
 """Builds a network from (classes, image shape, feature width)."""
 
 
@@ -69,7 +70,7 @@ def split_model(
     *,
     classes: int,
     feature_dim: int = 512,
-    image_shape: tuple[int, int, int],
+    inputs: Schema,
     head_name: str | None = None,
 ) -> SplitModel:
     """Split a user's network into extractor and head, and check the result on a batch of two.
@@ -92,7 +93,7 @@ def split_model(
         raise SettingError(
             f"a model factory must return a torch.nn.Module or a pair (extractor, head) of them, not {_kind(module)}"
         )
-    _check_split(model, classes, feature_dim, image_shape)
+    _check_split(model, classes, feature_dim, inputs)
     return model
 
 
@@ -164,7 +165,7 @@ def _cut(module: nn.Module, head_name: str, classes: int, feature_dim: int) -> S
     return SplitModel(module, head)
 
 
-def _check_split(model: SplitModel, classes: int, feature_dim: int, image_shape: tuple[int, int, int]) -> None:
+def _check_split(model: SplitModel, classes: int, feature_dim: int, inputs: Schema) -> None:
     """Run a batch of two through the split model; raises SettingError if its outputs cannot be used."""
     modes = {part: part.training for part in model.modules()}
     model.eval()
@@ -176,7 +177,7 @@ def _check_split(model: SplitModel, classes: int, feature_dim: int, image_shape:
     ]
     try:
         with torch.no_grad():
-            features = _run("extractor", model.extractor, _probe(model, image_shape), image_shape)
+            features = _run("extractor", model.extractor, _probe(model, inputs), inputs.shape)
             _expect("extractor", features, feature_dim, "features")
             if pooled and not _same(features, pooled[-1]):
                 raise SettingError(
@@ -192,11 +193,10 @@ def _check_split(model: SplitModel, classes: int, feature_dim: int, image_shape:
             part.training = training
 
 
-def _probe(model: nn.Module, image_shape: tuple[int, int, int]) -> Tensor:
+def _probe(model: nn.Module, inputs: Schema) -> Tensor:
     like = next(model.parameters(), torch.empty(0))
-    # Varied values: with constant images an activation after the head could go undetected.
-    count = 2 * image_shape[0] * image_shape[1] * image_shape[2]
-    return torch.linspace(-1.0, 1.0, count, device=like.device, dtype=like.dtype).reshape(2, *image_shape)
+    # Varied values: with constant inputs an activation after the head could go undetected.
+    return example_batch(inputs, 2, dtype=like.dtype, device=like.device)
 
 
 def _run(part: str, module: nn.Module, inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -207,7 +207,7 @@ def _run(part: str, module: nn.Module, inputs: Tensor, shape: tuple[int, ...]) -
             f"it must take {shape[0]} features; change the head, set feature_dim to its width, or return the whole "
             "classifier as one module to get a new head"
             if part == "head"
-            else "it must take images of the dataset unchanged"
+            else "it must take the inputs of the dataset unchanged"
         )
         raise SettingError(
             f"the {part} of the model fails on a batch of shape {(2, *shape)} ({error}); {advice}"
@@ -225,7 +225,7 @@ def _expect(part: str, outputs: Tensor, width: int, what: str) -> None:
         )
     if not outputs.is_meta and not bool(torch.isfinite(outputs).all()):
         raise SettingError(
-            f"the {part} of the model gives {what} that are NaN or infinite for images with values from -1 to 1; "
+            f"the {part} of the model gives {what} that are NaN or infinite for inputs with values from -1 to 1; "
             "check its initial weights"
         )
 

@@ -31,6 +31,7 @@ from fedl2g.paper.estimates import batch_norm, batch_variance, hessian_norm, sam
 from fedl2g.paper.theorem import Constants, squared_loss_drift, theorem_1, theorem_2
 from fedl2g.payload import Payload, class_vectors, mean_by_class
 from fedl2g.process import one_thread
+from fedl2g.schema import image_schema
 
 CLASSES, INPUTS, BATCH = 3, 6, 10
 SERVER_RATES = (0.1, 10.0)
@@ -218,7 +219,7 @@ def measure(problem: Problem | None = None) -> Convergence:
 
 def _measure(problem: Problem) -> Convergence:
     options = LogitOptions(server_lr=problem.server_lr, warmup_rounds=0)
-    task = Task(CLASSES, (1, 1, INPUTS), problem.seed, problem.rounds, "none", BATCH, dtype=torch.float64)
+    task = Task(CLASSES, image_schema(1, 1, INPUTS), problem.seed, problem.rounds, "none", BATCH, dtype=torch.float64)
     server = FedL2GServer(options, task)
     clients = [_Client(id, problem) for id in range(problem.clients)]
     first, *others = clients

@@ -112,7 +112,7 @@ class Study:
         if name in self.dataset_paths:
             settings["dataset"] = str(Path(self.dataset_paths[name]).expanduser().resolve())
         most = self.scale.most_samples
-        if most is not None and "samples" not in settings and data_size(settings["dataset"]).images > most:
+        if most is not None and "samples" not in settings and data_size(settings["dataset"]).samples > most:
             settings["samples"] = most
         return Experiment(**overlay({}, {**settings, "seed": cell.seed}))
 

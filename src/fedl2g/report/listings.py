@@ -36,7 +36,7 @@ def group_table(groups: Mapping[str, Iterable[str]]) -> Table:
 
 def dataset_table(datasets: Iterable[Mapping[str, Any]]) -> Table:
     """A row per named dataset."""
-    table = Table("dataset", "what it is", "images", "classes", "pixels", "domains", "download MB")
+    table = Table("dataset", "kind", "what it is", "samples", "classes", "pixels", "groups", "download MB")
     for dataset in datasets:
         table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in dataset.values()))
     return table

@@ -7,32 +7,39 @@ from functools import cache
 
 from fedl2g.datasets import load_dataset
 from fedl2g.datasets.named import CATALOG
-from fedl2g.errors import SettingError
+from fedl2g.datasets.tables import Roles
+from fedl2g.errors import FedL2GError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.registry import get_method
-from fedl2g.setup import auxiliary_architecture
+from fedl2g.schema import Schema, image_schema
+from fedl2g.setup import auxiliary_architecture, roles_of
 
 
 @dataclass(frozen=True)
 class DataSize:
     """The properties of a dataset that determine the cost of training on it."""
 
-    images: int
+    samples: int
     classes: int
-    image_shape: tuple[int, int, int]
+    inputs: Schema
 
 
 @cache
-def data_size(dataset: str, image_size: int | None = None) -> DataSize:
+def data_size(dataset: str, image_size: int | None = None, roles: Roles | None = None) -> DataSize:
     """The size of a dataset; named datasets and .npz files are not downloaded or decoded for it, others are loaded."""
     if dataset in CATALOG:
         entry = CATALOG[dataset]
+        if entry.inputs is not None:
+            return DataSize(entry.samples, entry.classes, entry.inputs)
+        if entry.kind != "image":  # it needs no download
+            loaded = load_dataset(dataset)
+            return DataSize(len(loaded), loaded.classes, loaded.schema)
         pixels = image_size or entry.image_size
-        return DataSize(entry.images, entry.classes, (3, pixels, pixels))
+        return DataSize(entry.samples, entry.classes, image_schema(3, pixels, pixels))
     if dataset.endswith(".npz"):
         return _npz_size(dataset, image_size)
-    loaded = load_dataset(dataset, image_size=image_size)  # the run will find it in the cache
-    return DataSize(len(loaded), loaded.classes, loaded.image_shape)
+    loaded = load_dataset(dataset, image_size=image_size, roles=roles)  # the run will find it in the cache
+    return DataSize(len(loaded), loaded.classes, loaded.schema)
 
 
 def _npz_size(path: str, image_size: int | None) -> DataSize:
@@ -40,10 +47,15 @@ def _npz_size(path: str, image_size: int | None) -> DataSize:
 
     try:
         with np.load(path, allow_pickle=False) as arrays:
+            if "images" not in arrays.files:  # another kind: the run will find it in the cache
+                loaded = load_dataset(path, image_size=image_size)
+                return DataSize(len(loaded), loaded.classes, loaded.schema)
             shape, labels = arrays["images"].shape, arrays["labels"]
             classes = len(arrays["class_names"]) if "class_names" in arrays.files else len(np.unique(labels))
         height, width = (image_size, image_size) if image_size else shape[1:3]
-        return DataSize(len(labels), classes, (shape[3] if len(shape) > 3 else 1, height, width))
+        return DataSize(len(labels), classes, image_schema(shape[3] if len(shape) > 3 else 1, height, width))
+    except FedL2GError:
+        raise
     except Exception as error:  # numpy and zipfile raise many types of errors for malformed files
         raise SettingError(
             f"{path}: cannot be read as an .npz file with `images` and `labels` ({error}); expected images as "
@@ -60,28 +72,26 @@ def estimate_seconds(experiment: Experiment) -> float:
     """
     from fedl2g.models.calibration import step_seconds
 
-    size = data_size(experiment.dataset, experiment.image_size)
-    images = experiment.samples or size.images
+    size = data_size(experiment.dataset, experiment.image_size, roles_of(experiment))
+    samples = experiment.samples or size.samples
     batch = max(experiment.batch_size, 2)
     method = get_method(experiment.method.name)
     traits = method.traits
 
     def step(architecture: str) -> float:
         layout = "channels_last" if architecture in experiment.channels_last else "contiguous"
-        return step_seconds(
-            architecture, classes=size.classes, image_shape=size.image_shape, batch_size=batch, layout=layout
-        )
+        return step_seconds(architecture, classes=size.classes, inputs=size.inputs, batch_size=batch, layout=layout)
 
     names = experiment.architectures
     mean_step = sum(step(names[i % len(names)]) for i in range(experiment.clients)) / experiment.clients
     auxiliary = 0.0
     if traits.auxiliary_network:
-        auxiliary = step(auxiliary_architecture(experiment, size.classes, size.image_shape))
-    train = images * (1 - experiment.test_fraction) / experiment.clients
+        auxiliary = step(auxiliary_architecture(experiment, size.classes, size.inputs))
+    train = samples * (1 - experiment.test_fraction) / experiment.clients
     steps = max(train // batch, 1) * experiment.local_epochs * experiment.participants_per_round
     extra = traits.extra_passes * experiment.participants_per_round * mean_step
     warmup = min(method.warmup_rounds(experiment.method), experiment.rounds)
-    evaluation = images * experiment.test_fraction / batch * mean_step / 3 / experiment.evaluate_every
+    evaluation = samples * experiment.test_fraction / batch * mean_step / 3 / experiment.evaluate_every
     trained = experiment.rounds - warmup
     return trained * (steps * (mean_step + auxiliary) + evaluation) + experiment.rounds * extra
 

@@ -56,9 +56,7 @@ def corrupt(upload: Payload, received: Payload, attack: Attack, generator: torch
     """The corrupted form of an upload; class ids stay valid, so that it passes the server's checks."""
     scale = attack.strength * root_mean_square(upload)
     # A network is reflected about the broadcast one, which reverses the client's update.
-    centred = "ids" not in upload and {n: t.shape for n, t in upload.items()} == {
-        n: t.shape for n, t in received.items()
-    }
+    centred = "ids" not in upload and all(n in received and received[n].shape == t.shape for n, t in upload.items())
     corrupted = dict(upload)
     for name, values in upload.items():
         if not values.is_floating_point() or name == PRESENT:

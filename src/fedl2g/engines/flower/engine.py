@@ -116,5 +116,5 @@ class GridEngine:
 
     def _pack(self, round: int, payload: Payload) -> RecordDict:
         experiment, dataset = self.setup.experiment, self.setup.dataset
-        request = Request(self.run, experiment, dataset.class_names, dataset.image_shape, round, payload, self.best)
+        request = Request(self.run, experiment, dataset.class_names, dataset.schema, round, payload, self.best)
         return messages.pack_request(request)

@@ -20,6 +20,7 @@ from fedl2g.experiment import Experiment
 from fedl2g.methods.base import Reply, Report
 from fedl2g.payload import Payload, from_bytes, to_bytes
 from fedl2g.references import references_in
+from fedl2g.schema import Schema
 
 _SERIALISATION = "safetensors"
 _COUNT_LIMIT = 2**40  # upper bound on samples and steps
@@ -36,7 +37,7 @@ class Request:
     run: str  # the run's id, which separates the models of two runs of one experiment
     experiment: Experiment
     classes: tuple[str, ...]
-    image_shape: tuple[int, int, int]
+    inputs: Schema
     round: int
     payload: Payload
     best: int | None = None  # the best round so far, whose model the node keeps
@@ -53,7 +54,7 @@ def pack_request(request: Request) -> RecordDict:
         "run": request.run,
         "experiment": json.dumps(request.experiment.model_dump(mode="json", exclude={"execution"})),
         "classes": list(request.classes),
-        "image-shape": list(request.image_shape),
+        "inputs": json.dumps(request.inputs.to_json()),
         "round": request.round,
     }
     if request.best is not None:
@@ -77,9 +78,9 @@ def unpack_request(records: RecordDict, limit: int, *, trust: bool = False) -> R
     """
     run = unpack_run(records)
     about = _record(records, "about", ConfigRecord)
-    text, classes, shape = (about.get(key) for key in ("experiment", "classes", "image-shape"))
-    if not isinstance(text, str) or not isinstance(classes, list) or not isinstance(shape, list) or len(shape) != 3:
-        raise PayloadError("the request: fields are missing; expected an experiment, classes and an image shape")
+    text, classes, inputs = (about.get(key) for key in ("experiment", "classes", "inputs"))
+    if not isinstance(text, str) or not isinstance(classes, list) or not isinstance(inputs, str):
+        raise PayloadError("the request: fields are missing; expected an experiment, classes and the form of inputs")
     try:
         settings = json.loads(text)
         if not trust and (code := references_in(settings)):
@@ -90,11 +91,15 @@ def unpack_request(records: RecordDict, limit: int, *, trust: bool = False) -> R
         experiment = Experiment(**settings)
     except (ValueError, TypeError, AttributeError, RecursionError, SettingError) as error:
         raise PayloadError(f"the request: its experiment cannot be used: {error}") from error
+    try:
+        schema = Schema.from_json(json.loads(inputs))
+    except (ValueError, RecursionError) as error:
+        raise PayloadError(f"the request: the form of its inputs cannot be used: {error}") from error
     return Request(
         run,
         experiment,
         tuple(str(name) for name in classes),
-        (_count(shape[0], "image-shape"), _count(shape[1], "image-shape"), _count(shape[2], "image-shape")),
+        schema,
         _count(about.get("round"), "round"),
         _unpack(records, limit),
         _count(about["best"], "best") if "best" in about else None,

@@ -1,0 +1,221 @@
+"""Tables from CSV and parquet files: their columns as numbers and categories, or one column as text."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedl2g.datasets.arrays import numbered, sides_of, text_content
+from fedl2g.datasets.dataset import SIDES, Content
+from fedl2g.errors import DataError, choices
+from fedl2g.files import reason_of
+from fedl2g.schema import Column, Schema
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+_log = logging.getLogger(__name__)
+MAX_CATEGORIES = 1000
+SPLIT = "split"
+"""A column of this name that says train, test or validation in every row is a given split."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which column of a table is what; every other column is an input."""
+
+    label: str | None = None
+    text: tuple[str, ...] = ()
+    """The columns that are joined to one text; empty: the inputs are a table."""
+    ignore: tuple[str, ...] = ()
+    group: str | None = None
+    inputs: Schema | None = None
+    """What the inputs must be, in a deployment: its columns, categories and number of tokens are used."""
+
+
+def listed(names: str | None) -> tuple[str, ...]:
+    """The names in a setting that separates them by commas."""
+    return tuple(name.strip() for name in (names or "").split(",") if name.strip())
+
+
+def read_table(path: Path, roles: Roles) -> Content:
+    """Read a CSV file (comma-separated, with a line of names) or a parquet file."""
+    return content_of_frame(read_frame(path), roles, str(path))
+
+
+def read_frame(path: Path) -> DataFrame:
+    """Read the file of a table; DataError if it is none."""
+    import pandas
+
+    try:
+        if path.suffix.lower() == ".parquet":
+            return pandas.read_parquet(path)
+        return pandas.read_csv(path)
+    except ImportError as error:
+        raise DataError(f"{path}: parquet files need the package pyarrow; pip install 'fedl2g[parquet]'") from error
+    except (OSError, ValueError, UnicodeDecodeError, pandas.errors.ParserError) as error:
+        raise DataError(
+            f"{path}: cannot be read as a table ({reason_of(error)}); expected a CSV file whose first line names the "
+            "columns, or a parquet file"
+        ) from error
+
+
+def content_of_frame(frame: DataFrame, roles: Roles, origin: str) -> Content:
+    """The samples of a table: one for each row."""
+    if not len(frame):
+        raise DataError(f"{origin}: it has no rows; expected at least two")
+    if roles.label is None:
+        raise DataError(
+            f"label: {origin} is a table, and no column is named as its label; choose one of "
+            f"{', '.join(map(str, frame.columns))} (--label COLUMN)"
+        )
+    group = (roles.group,) if roles.group else ()
+    for setting, names in (("label", (roles.label,)), ("text", roles.text), ("ignore", roles.ignore)):
+        for name in names:
+            _column(frame, name, setting, origin)
+    split = _given_split(frame, roles, origin)
+    if roles.text:
+        texts = frame[list(roles.text)].fillna("").astype(str).agg(" ".join, axis=1).tolist()
+        content = text_content(texts, roles.inputs.shape[0] if roles.inputs else None)
+    else:
+        taken = {roles.label, *roles.ignore, *group, *((SPLIT,) if split is not None else ())}
+        content = _table(frame, [str(name) for name in frame.columns if name not in taken], roles, origin)
+    labels, class_names = _numbers_of(_column(frame, roles.label, "label", origin), "labels", origin)
+    content = replace(content, labels=labels, class_names=class_names, split=split)
+    if roles.group is None:
+        return content
+    groups, names = _numbers_of(_column(frame, roles.group, "partition", origin), "groups", origin)
+    return replace(content, groups=groups, group_names=names, group_column=roles.group)
+
+
+def _column(frame: DataFrame, name: str, setting: str, origin: str) -> Series[Any]:
+    if name not in frame.columns:
+        raise DataError(f"{setting}: {origin} has no column {name!r}; {choices(name, list(map(str, frame.columns)))}")
+    return frame[name]
+
+
+def _numbers_of(column: Series[Any], what: str, origin: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    missing = np.flatnonzero(column.isna())
+    if len(missing):
+        raise DataError(
+            f"{origin}: {len(missing)} rows have no {what} (the first is row {missing[0]} in the column "
+            f"{column.name!r}); fill them in or remove the rows"
+        )
+    values = column.to_numpy()
+    if values.dtype.kind == "f" and (values == np.rint(values)).all():
+        values = values.astype(np.int64)
+    whole = values.dtype.kind in "iu" and values.min() >= 0
+    return numbered(values if whole else column.astype(str).to_numpy().astype(np.str_), None, what, len(values), origin)
+
+
+def _given_split(frame: DataFrame, roles: Roles, origin: str) -> NDArray[np.int64] | None:
+    if SPLIT not in frame.columns or SPLIT in (roles.label, roles.group, *roles.ignore, *roles.text):
+        return None
+    words = frame[SPLIT].astype(str).tolist()
+    return sides_of(words, origin) if {word.lower() for word in words} <= {*SIDES, "val", "valid"} else None
+
+
+def _table(frame: DataFrame, names: Sequence[str], roles: Roles, origin: str) -> Content:
+    if not names:
+        raise DataError(f"{origin}: it has no column left as an input; expected at least one beside the label")
+    inputs = (
+        roles.inputs
+        if roles.inputs is not None
+        else Schema("table", (len(names),), tuple(column_of(frame[name], origin) for name in names))
+    )
+    say_missing(frame, inputs, origin)
+    rows = encode_rows(frame, inputs, origin)
+    return Content(inputs, [rows], np.empty(0, dtype=np.int64), (), dtype="float32")
+
+
+def column_of(values: Series[Any], origin: str) -> Column:
+    """What a column is: numbers, or categories by their names in alphabetical order."""
+    from pandas.api import types
+
+    name = str(values.name)
+    if types.is_bool_dtype(values) or types.is_numeric_dtype(values):
+        return Column(name)
+    if types.is_datetime64_any_dtype(values):
+        raise DataError(
+            f"{origin}: the column {name!r} holds dates; convert it to a number, or leave it out (--ignore {name})"
+        )
+    found = sorted(set(values.dropna().astype(str)))
+    if len(found) > MAX_CATEGORIES or (len(found) == len(values) > 20):
+        raise DataError(
+            f"{origin}: the column {name!r} has {len(found)} different texts in {len(values)} rows, which is no list "
+            f"of categories; leave it out (--ignore {name}), or read it as text (--text {name})"
+        )
+    return Column(name, tuple(found))
+
+
+def say_missing(frame: DataFrame, inputs: Schema, origin: str) -> None:
+    """Name the columns with missing values, and say what stands for them."""
+    counts = {column.name: int(frame[column.name].isna().sum()) for column in inputs.columns if column.name in frame}
+    if found := [f"{name} {count}" for name, count in counts.items() if count]:
+        _log.warning(
+            "%s: values are missing (%s); a missing number becomes the mean of the client's own train samples, a "
+            "missing category is a category of its own",
+            origin,
+            ", ".join(found),
+        )
+
+
+def encode_rows(frame: DataFrame, inputs: Schema, origin: str, *, unknown: bool = False) -> NDArray[np.float32]:
+    """The rows as numbers in the order of the schema; NaN for a missing number, 0 for a missing category.
+
+    A category that the schema does not name is refused or, with `unknown`, encoded as missing.
+    """
+    if problems := list(differences(frame, inputs).values()) if not unknown else []:
+        raise DataError(f"{origin}: {problems[0]}")
+    rows = np.empty((len(frame), len(inputs.columns)), dtype=np.float32)
+    for position, column in enumerate(inputs.columns):
+        if column.name not in frame:
+            raise DataError(f"{origin}: it has no column {column.name!r}; expected {_names(inputs)}")
+        values = frame[column.name]
+        if column.categories is None:
+            rows[:, position] = _numbers(values, origin)
+        else:
+            codes = {name: code for code, name in enumerate(column.categories, start=1)}
+            texts = values.astype(str).where(values.notna(), None)
+            rows[:, position] = [codes.get(text, 0) if text is not None else 0 for text in texts]
+    return rows
+
+
+def _numbers(values: Series[Any], origin: str) -> NDArray[np.float32]:
+    import pandas
+
+    numbers = pandas.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    if np.isinf(numbers).any():
+        raise DataError(f"{origin}: the column {values.name!r} has infinite numbers; replace them or leave them empty")
+    return numbers.astype(np.float32)
+
+
+def differences(frame: DataFrame, inputs: Schema) -> Mapping[str, str]:
+    """What is wrong with each column of a table beside the schema that it should have, in words; empty if nothing."""
+    from pandas.api import types
+
+    wrong = {}
+    for column in inputs.columns:
+        if column.name not in frame:
+            wrong[column.name] = f"the column {column.name!r} is missing; expected {_names(inputs)}"
+            continue
+        values = frame[column.name]
+        if column.categories is None:
+            if not (types.is_numeric_dtype(values) or types.is_bool_dtype(values) or values.isna().all()):
+                example = next(text for text in values.dropna().astype(str))
+                wrong[column.name] = f"the column {column.name!r} holds text such as {example!r}; expected numbers"
+        elif unknown := sorted(set(values.dropna().astype(str)) - set(column.categories)):
+            wrong[column.name] = (
+                f"the column {column.name!r} has {unknown[0]!r}; expected one of {', '.join(column.categories)}"
+            )
+    return wrong
+
+
+def _names(inputs: Schema) -> str:
+    return ", ".join(column.name for column in inputs.columns)
