@@ -1,4 +1,4 @@
-"""The README names every command that there is, and no other."""
+"""The README names every command that there is, and the menu of the site every page."""
 
 from __future__ import annotations
 
@@ -32,3 +32,9 @@ def test_the_table_of_commands_names_each_of_them_once() -> None:
         tuple(word for word in call.removeprefix("fedl2g ").split() if re.fullmatch(r"[a-z]+", word)) for call in calls
     ]
     assert sorted(words) == sorted(commands_of(app))
+
+
+def test_the_menu_of_the_site_names_every_page() -> None:
+    menu = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    made = {"index.md", "release-notes.md", "contributing.md", "security-policy.md"}  # of files beside docs/
+    assert sorted(menu) == sorted({path.name for path in (ROOT / "docs").glob("*.md")} | made)
