@@ -63,9 +63,11 @@ def predict(model: ExportedModel, source: Path) -> Iterator[tuple[str, list[floa
 def write_csv(model: ExportedModel, found: Iterator[tuple[str, list[float]]], file: TextIO) -> int:
     """Write a line per image: its name, the predicted class, the score of every class; returns how many."""
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["input", "class", *(f"score {name}" for name in model.classes)])
+    header = ["input", "class", *(f"score {name}" for name in model.classes)]
     count = 0
     for name, scores in found:
+        if not count:  # not before an input that cannot be read is refused
+            writer.writerow(header)
         best = max(range(len(scores)), key=scores.__getitem__)
         writer.writerow([name, model.classes[best], *(f"{score:.6g}" for score in scores)])
         count += 1
