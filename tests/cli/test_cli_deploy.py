@@ -30,6 +30,7 @@ import fedl2g as fedl2g_package
 from fedl2g.deploy import check
 from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.deploy.own_site import load_data, make_node
+from fedl2g.deploy.programs import load_program
 from fedl2g.deploy.site_file import read_site
 from fedl2g.engines.flower.messages import Request
 from fedl2g.errors import SettingError
@@ -409,7 +410,7 @@ def same_predictions(out: Path, half: Any, images: torch.Tensor) -> dict[str, An
             parameter.zero_()
         model.load_state_dict(safetensors.torch.load_file(out / "weights.safetensors"))
         assert torch.equal(model(images / 127.5 - 1.0)[1], own)
-        exported = torch.export.load(out / "model.pt2").module()
+        exported = load_program(out / "model.pt2")
         session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
         for number in (1, len(images)):
             assert torch.allclose(exported(images[:number]), expected[:number], atol=1e-5)

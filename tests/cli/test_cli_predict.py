@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,12 @@ def rows(text: str) -> list[list[str]]:
 
 def test_the_classes_of_arrays_images_and_folders(fedl2g: Any, model: Path, tmp_path: Path) -> None:
     images = np.asarray(load_dataset("digits", samples=160).images[:12])
-    np.save(tmp_path / "images.npy", images)
-    np.savez(tmp_path / "images.npz", images=images)
+    pictures = images.transpose(0, 2, 3, 1)
+    np.save(tmp_path / "images.npy", pictures)
+    np.savez(tmp_path / "images.npz", images=pictures)
     (tmp_path / "folder").mkdir()
-    for number, image in enumerate(images):
-        Image.fromarray(image[0]).save(tmp_path / "folder" / f"{number:02}.png")
+    for number, picture in enumerate(pictures):
+        Image.fromarray(picture).save(tmp_path / "folder" / f"{number:02}.png")
 
     session = onnxruntime.InferenceSession(model / "model.onnx", providers=["CPUExecutionProvider"])
     (scores,) = session.run(["scores"], {"images": images.astype(np.float32)})
@@ -64,17 +66,21 @@ def test_the_classes_of_arrays_images_and_folders(fedl2g: Any, model: Path, tmp_
 def test_what_cannot_be_predicted_is_one_sentence(fedl2g: Any, model: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "letter.png").write_text("no image")
-    np.save(tmp_path / "colour.npy", np.zeros((2, 8, 8, 3), np.uint8))
+    np.save(tmp_path / "grey.npy", np.zeros((2, 32, 32), np.uint8))
     for arguments, sentence in (
         (("model", "nowhere"), "nowhere: no such file or folder"),
         (("model", "empty"), "empty: holds no images"),
         (("model", "letter.png"), "letter.png: is not an image"),
-        (("model", "colour.npy"), "colour.npy: its images have 3 channels; the model expects 1"),
+        (("model", "grey.npy"), "grey.npy: the channels of its images are 1; the model expects 3"),
         (("nowhere", "letter.png"), "expected a folder written by `fedl2g export`"),
         (("model", "letter.png", "-o", "letter.png/x.csv"), "--out: letter.png/x.csv cannot be written"),
     ):
         refused = fedl2g("predict", *arguments)
         assert (refused.code, refused.out) == (2, "")
         assert sentence in refused.sentence
-    (model / "model.pt2").write_bytes(b"damaged")
-    assert "model.pt2: cannot be read" in fedl2g("predict", "model", "letter.png").sentence
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("other/data.txt", "nothing of ours")
+    whole = (model / "model.pt2").read_bytes()
+    for damaged in (b"damaged", b"", whole[: len(whole) // 2], (tmp_path / "other.zip").read_bytes()):
+        (model / "model.pt2").write_bytes(damaged)
+        assert "model.pt2: cannot be read" in fedl2g("predict", "model", "grey.npy").sentence

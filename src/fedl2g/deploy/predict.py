@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ def open_model(folder: Path) -> ExportedModel:
         ) from error
     try:
         run = load_program(folder / PROGRAM)
-    except (OSError, RuntimeError, ValueError, LookupError) as error:
+    except (OSError, RuntimeError, ValueError, LookupError, AssertionError, BadZipFile) as error:
         raise RunError(f"{folder / PROGRAM}: cannot be read ({reason_of(error)}); export the model again") from error
     return ExportedModel(run, classes, shape)
 
@@ -102,7 +103,7 @@ def _read_array(source: Path, shape: tuple[int, int, int]) -> tuple[list[str], I
         ) from error
     images = images_of_array(array, str(source))
     if images.shape[1] != shape[0]:
-        raise DataError(f"{source}: its images have {images.shape[1]} channels; the model expects {shape[0]}")
+        raise DataError(f"{source}: the channels of its images are {images.shape[1]}; the model expects {shape[0]}")
     if images.shape[1:] != shape and shape[1] != shape[2]:
         raise DataError(f"{source}: its images are of shape {images.shape[1:]}; the model expects {shape}")
     square = None if images.shape[1:] == shape else shape[1]
