@@ -52,10 +52,10 @@ types: $(TOOLS)
 imports: $(TOOLS)
 	$(BIN)/lint-imports
 
-# The site in build/site. A broken link, or a page that no menu names, is an error.
+# The site in build/site. A broken link, or a page that no menu names, is an error (not with --quiet, which hides it).
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(SITE)
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 	@echo "Open build/site/index.html"
 
 bench: $(TESTS)

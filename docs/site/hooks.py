@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -21,6 +22,7 @@ PAGES = {
     "SECURITY.md": "security-policy.md",
 }
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
+NAMED = re.compile(r"\[(?:[\w-]+/)*[\w-]+\.md\]\((?P<target>[^)#\s]+\.md)\)")
 CODE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 
 
@@ -33,11 +35,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for target in sorted(targets):
         if target not in PAGES and not target.startswith("docs/") and (ROOT / target).is_file():
             files.append(File.generated(config, target, abs_src_path=str(ROOT / target)))
+    style = Path(__file__).with_name("site.css")
+    files.append(File.generated(config, "assets/fedl2g.css", content=style.read_text(encoding="utf-8")))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point the links of a page to the places its targets have on the site."""
+    """Point the links of a page to the places its targets have on the site, and call pages as the menu does."""
     source = _source(page.file.src_uri)
     kept: list[str] = []
 
@@ -45,7 +49,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         kept.append(code.group())
         return f"\0{len(kept) - 1}\0"
 
-    text = LINK.sub(lambda link: _on_site(_resolve(source, link.group(1))), CODE.sub(keep, markdown))
+    titles = _titles(config.nav)
+
+    def by_title(link: re.Match[str]) -> str:
+        return f"[{titles[_on_site(_resolve(source, link['target']))]}]({link['target']})"
+
+    text = NAMED.sub(by_title, CODE.sub(keep, markdown))
+    text = LINK.sub(lambda link: _on_site(_resolve(source, link.group(1))), text)
     return re.sub("\0([0-9]+)\0", lambda mark: kept[int(mark.group(1))], text)
 
 
@@ -60,6 +70,15 @@ def _source(page: str) -> str:
 
 def _resolve(source: str, link: str) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+
+
+def _titles(menu: Any) -> dict[str, str]:
+    """The title of every page of a menu."""
+    titles: dict[str, str] = {}
+    for entry in menu:
+        for title, inside in entry.items():
+            titles |= _titles(inside) if isinstance(inside, list) else {inside: title}
+    return titles
 
 
 def _on_site(target: str) -> str:

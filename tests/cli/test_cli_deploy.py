@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import safetensors.torch
 import torch
@@ -25,9 +26,11 @@ pytest.importorskip("flwr", reason="the optional extra `flower` is not installed
 
 from tiny import TINY
 
+import fedl2g as fedl2g_package
 from fedl2g.deploy import check
 from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.deploy.own_site import load_data, make_node
+from fedl2g.deploy.programs import load_program
 from fedl2g.deploy.site_file import read_site
 from fedl2g.engines.flower.messages import Request
 from fedl2g.errors import SettingError
@@ -408,8 +411,19 @@ def same_predictions(out: Path, half: Any, images: torch.Tensor) -> dict[str, An
             parameter.zero_()
         model.load_state_dict(safetensors.torch.load_file(out / "weights.safetensors"))
         assert torch.equal(model(images / 127.5 - 1.0)[1], own)
-    with zipfile.ZipFile(out / "model.torchscript") as archive:  # no path of this machine leaves it
-        assert not any(str(Path(torch.__file__).parent.parent).encode() in archive.read(n) for n in archive.namelist())
+        exported = load_program(out / "model.pt2")
+        session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
+        for number in (1, len(images)):
+            assert torch.allclose(exported(images[:number]), expected[:number], atol=1e-5)
+            (scores,) = session.run(["scores"], {"images": images[:number].numpy()})
+            assert torch.allclose(torch.from_numpy(scores), expected[:number], atol=1e-4)
+    written = [(out / "model.onnx").read_bytes()]
+    for name in ("model.torchscript", "model.pt2"):
+        with zipfile.ZipFile(out / name) as archive:
+            written += [archive.read(entry) for entry in archive.namelist()]
+    for module in (torch, fedl2g_package):  # no path of this machine leaves it
+        folder = str(Path(str(module.__file__)).parent).encode()
+        assert not any(folder in part for part in written)
     about: dict[str, Any] = json.loads((out / "model.json").read_text())
     return about
 

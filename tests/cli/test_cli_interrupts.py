@@ -157,3 +157,24 @@ def test_a_comparison_in_subprocesses_stops_in_order_and_says_how_to_go_on(
     assert code == 130
     assert err.splitlines()[-1].endswith(f"continue the comparison with `fedl2g {' '.join(arguments)}`")
     assert command.children() == []
+
+
+def test_the_second_stops_a_comparison_in_subprocesses_at_once(press: Callable[..., Pressed], tmp_path: Path) -> None:
+    long_round = ("--set", "local_epochs=5000", "--methods", "local,fedproto", "--jobs", "2", "--out", "both")
+    command = press("compare", *ENDLESS, *long_round)
+    runs = [tmp_path / "both" / "local-s0", tmp_path / "both" / "fedproto-s0"]
+    command.wait_for(lambda: all(rounds(run) == 1 for run in runs))
+    command.ctrl_c()
+    said, seconds = command.line()
+    assert said.startswith("fedl2g: stopping after the current round of each run")
+    assert seconds < ACKNOWLEDGED
+    command.ctrl_c()
+    said, seconds = command.line()
+    assert said == "fedl2g: stopped at once\n"
+    assert seconds < ACKNOWLEDGED
+    code, _ = command.end(5)
+    assert code == 130
+    ended = time.monotonic()
+    while command.children():
+        assert time.monotonic() - ended < 10
+        time.sleep(0.05)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from fedl2g.report.comparison import comparison_table, percent
+from fedl2g.report.comparison import comparison_table, folded_name, percent
 from fedl2g.runs.result import RunResult, aggregate
 from fedl2g.runs.verdicts import ClientChange, Difference
 
@@ -58,6 +58,21 @@ def test_a_wider_terminal_shows_more_columns_and_every_number_whole(width: int, 
     assert rows[:2] == ["fedproto", "local"]  # as given, not by accuracy
     assert LONG.startswith(rows[2])  # folded, not cut
     assert "best round chosen on test data" in text
+
+
+def test_a_long_name_is_folded_after_a_colon_and_whole_where_there_is_room() -> None:
+    recommended = "fedl2g-l:preset=recommended"
+    results = {"local": [result("local", 0, 0.9)], recommended: [result("fedl2g-l", 0, 0.8)]}
+    narrow = shown(results, [difference(recommended)], width=80)
+    first = next(number for number, line in enumerate(narrow) if line.startswith("  fedl2g-l:"))
+    assert narrow[first].split()[0] == "fedl2g-l:"
+    assert "80.00" in narrow[first]
+    assert narrow[first + 1] == "    preset=recommended"
+    assert max(map(len, narrow)) <= 80
+    (wide,) = [line for line in shown(results, [difference(recommended)], width=140) if recommended in line]
+    assert wide.split()[:2] == [recommended, "80.00"]
+    assert folded_name(LONG, 22).split("\n") == ["fedl2g-f:server_lr=0:", "  warmup_rounds=10"]
+    assert folded_name("a_name_without_options_that_is_long", 22) == "a_name_without_options_that_is_long"
 
 
 def test_a_wide_terminal_shows_everything() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ def print_json(value: object) -> None:
 
 
 def print_tables(*tables: RenderableType) -> None:
-    """Print tables fitted to the terminal, or 140 columns wide to a pipe or file."""
+    """Print tables fitted to the terminal or to $COLUMNS, or 140 columns wide to a pipe or file."""
     console = _console()
     for table in tables:
         console.print(table)
@@ -49,7 +50,7 @@ def screen_width() -> int:
 def _console() -> Console:
     from rich.console import Console
 
-    return Console() if sys.stdout.isatty() else Console(width=140)
+    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=140)
 
 
 class Display:

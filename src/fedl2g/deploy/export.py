@@ -150,7 +150,9 @@ def _export(model: ClientModel, setup: Setup, whose: dict[str, Any], metrics: Se
 def _save_program(program: torch.jit.ScriptModule, path: Path) -> None:
     """Save a program without its debug records, which hold the paths of this machine's source files."""
     buffer = io.BytesIO()
-    torch.jit.save(program, buffer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is torch.export, which is written beside it
+        torch.jit.save(program, buffer)
     with zipfile.ZipFile(buffer) as saved, zipfile.ZipFile(path, "w") as kept:
         for name in saved.namelist():
             if not name.endswith(".debug_pkl"):

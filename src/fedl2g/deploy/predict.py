@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -47,7 +48,7 @@ def open_model(folder: Path) -> ExportedModel:
         ) from error
     try:
         run = load_program(folder / PROGRAM)
-    except (OSError, RuntimeError, ValueError, LookupError) as error:
+    except (OSError, RuntimeError, ValueError, LookupError, AssertionError, BadZipFile) as error:
         raise RunError(f"{folder / PROGRAM}: cannot be read ({reason_of(error)}); export the model again") from error
     return ExportedModel(run, classes, shape)
 
@@ -64,9 +65,11 @@ def predict(model: ExportedModel, source: Path) -> Iterator[tuple[str, list[floa
 def write_csv(model: ExportedModel, found: Iterator[tuple[str, list[float]]], file: TextIO) -> int:
     """Write a line per image: its name, the predicted class, the score of every class; returns how many."""
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["input", "class", *(f"score {name}" for name in model.classes)])
+    header = ["input", "class", *(f"score {name}" for name in model.classes)]
     count = 0
     for name, scores in found:
+        if not count:  # not before an input that cannot be read is refused
+            writer.writerow(header)
         best = max(range(len(scores)), key=scores.__getitem__)
         writer.writerow([name, model.classes[best], *(f"{score:.6g}" for score in scores)])
         count += 1
@@ -101,7 +104,7 @@ def _read_array(source: Path, shape: tuple[int, int, int]) -> tuple[list[str], I
         ) from error
     images = images_of_array(array, str(source))
     if images.shape[1] != shape[0]:
-        raise DataError(f"{source}: its images have {images.shape[1]} channels; the model expects {shape[0]}")
+        raise DataError(f"{source}: the channels of its images are {images.shape[1]}; the model expects {shape[0]}")
     if images.shape[1:] != shape and shape[1] != shape[2]:
         raise DataError(f"{source}: its images are of shape {images.shape[1:]}; the model expects {shape}")
     square = None if images.shape[1:] == shape else shape[1]

@@ -48,7 +48,8 @@ def write_programs(predictor: nn.Module, images: Tensor, folder: Path) -> list[P
 
 def load_program(path: Path) -> Callable[[Tensor], Tensor]:
     """Load a program written by `write_programs`."""
-    program = torch.export.load(path).module()
+    with _silent():
+        program = torch.export.load(path).module()
 
     def run(images: Tensor) -> Tensor:
         with torch.no_grad():
@@ -124,7 +125,7 @@ def _check(form: str, scores: Tensor, expected: Tensor) -> None:
 @contextmanager
 def _silent() -> Iterator[None]:
     """Without the compilers' warnings, which are about their own code."""
-    logger = logging.getLogger("torch.onnx")
+    logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich import box
@@ -14,7 +15,7 @@ from fedl2g.runs.verdicts import Difference, points
 
 NARROW = 80
 _PADDING = 3  # beside a column
-_METHOD = 22  # columns of the screen for a method's name, if it needs as many; longer names are folded
+_METHOD = 22  # columns of a narrow screen for a method's name, if it needs as many; longer names are folded
 _Row = Mapping[str, tuple[float, float | None]]
 
 
@@ -23,20 +24,34 @@ def comparison_table(
 ) -> Table:
     """A row per method in the given order: mean and standard deviation over seeds; the best accuracy is bold."""
     rows = {label: aggregate(found) for label, found in results.items() if found}
-    columns = _fitting(_columns(rows, results, differences), rows, width)
+    room = max(_METHOD, width // 4)
+    names = {label: folded_name(label, room) for label in rows}
+    needed = min(room, _longest(["method", *_lines(names, results)]))
+    columns = _fitting(_columns(rows, results, differences), width - needed - _PADDING)
     table = Table(title=f"Test accuracy in % (pooled over clients), {_spread(results)}", box=box.SIMPLE_HEAD)
-    table.add_column("method", overflow="fold", min_width=min(_METHOD, _longest(["method", *_labels(rows, results)])))
+    table.add_column("method", overflow="fold", min_width=needed)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     top = max((row["best_accuracy"][0] for row in rows.values()), default=0.0)
     for label, row in rows.items():
         style = "bold" if row["best_accuracy"][0] == top else ""
         cells = [Text(cells[label], style if name == "best" else "") for name, cells in columns.items()]
-        table.add_row(label, *cells)
+        table.add_row(Text(names[label]), *cells)
         for name in other_predictors(results[label]):
             table.add_row(f"  its {name}", percent(*row[f"{name}_accuracy"]))
     table.caption = _caption(results, columns)
+    table.caption_justify = "left"
     return table
+
+
+def folded_name(label: str, room: int) -> str:
+    """A method's name with its options, in lines that end after a colon; the lines after the first are indented."""
+    lines = [""]
+    for part in re.findall(r"[^:]*:|[^:]+$", label):
+        if lines[-1].strip() and len(lines[-1]) + len(part) > room:
+            lines.append("  ")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def percent(mean: float, std: float | None) -> str:
@@ -90,9 +105,8 @@ def _against(reference: str) -> str:
     return f"against {reference}" if len(reference) <= _METHOD // 2 else "against reference"
 
 
-def _fitting(columns: dict[str, dict[str, str]], rows: Mapping[str, _Row], width: int) -> dict[str, dict[str, str]]:
-    """The first columns that fit beside the method's name."""
-    left = width - min(_METHOD, _longest(["method", *rows])) - _PADDING
+def _fitting(columns: dict[str, dict[str, str]], left: int) -> dict[str, dict[str, str]]:
+    """The first columns that fit into the characters left, and the very first in any case."""
     kept: dict[str, dict[str, str]] = {}
     for name, cells in columns.items():
         left -= _longest([name, *cells.values()]) + _PADDING
@@ -102,10 +116,10 @@ def _fitting(columns: dict[str, dict[str, str]], rows: Mapping[str, _Row], width
     return kept
 
 
-def _labels(rows: Mapping[str, _Row], results: Mapping[str, Sequence[RunResult]]) -> Iterable[str]:
-    for label in rows:
-        yield label
-        yield from (f"  its {name}" for name in other_predictors(results[label]))
+def _lines(names: Mapping[str, str], results: Mapping[str, Sequence[RunResult]]) -> Iterable[str]:
+    for label, name in names.items():
+        yield from name.splitlines()
+        yield from (f"  its {predictor}" for predictor in other_predictors(results[label]))
 
 
 def _longest(texts: Iterable[str]) -> int:

@@ -1,0 +1,86 @@
+"""`fedl2g predict`: an exported model on arrays, images and folders, as CSV; what cannot be read is one sentence."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from PIL import Image
+from tiny import TINY
+
+from fedl2g.datasets import load_dataset
+
+HEADER = ["input", "class", *(f"score {digit}" for digit in range(10))]
+
+
+@pytest.fixture
+def model(fedl2g: Any, tmp_path: Path) -> Path:
+    """The exported model of a client of FedProto: its prediction compares distances, which ONNX has no operation for."""
+    assert fedl2g("run", *TINY, "--method", "fedproto", "--out", "run").code == 0
+    exported = fedl2g("export", "run", "--client", "0", "--out", "model")
+    assert exported.code == 0
+    assert exported.err == ""  # no warning of a library
+    files = ("weights.safetensors", "model.torchscript", "model.pt2", "model.onnx", "model.json")
+    assert exported.out.splitlines()[-1] == "wrote " + ", ".join(f"model/{name}" for name in files)
+    return tmp_path / "model"
+
+
+def rows(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text)))
+
+
+def test_the_classes_of_arrays_images_and_folders(fedl2g: Any, model: Path, tmp_path: Path) -> None:
+    images = np.asarray(load_dataset("digits", samples=160).images[:12])
+    pictures = images.transpose(0, 2, 3, 1)
+    np.save(tmp_path / "images.npy", pictures)
+    np.savez(tmp_path / "images.npz", images=pictures)
+    (tmp_path / "folder").mkdir()
+    for number, picture in enumerate(pictures):
+        Image.fromarray(picture).save(tmp_path / "folder" / f"{number:02}.png")
+
+    session = onnxruntime.InferenceSession(model / "model.onnx", providers=["CPUExecutionProvider"])
+    (scores,) = session.run(["scores"], {"images": images.astype(np.float32)})
+    outcome = fedl2g("predict", "model", "images.npy")
+    assert (outcome.code, outcome.err) == (0, "")
+    header, *found = rows(outcome.out)
+    assert header == HEADER
+    assert [row[0] for row in found] == [str(number) for number in range(12)]
+    assert [int(row[1]) for row in found] == scores.argmax(1).tolist()
+    assert np.array([row[2:] for row in found], dtype=float) == pytest.approx(scores, abs=1e-3)
+
+    assert fedl2g("predict", "model", "images.npz").out == outcome.out
+    said = fedl2g("predict", "model", "folder", "-o", "new/classes.csv")
+    assert said.out == "wrote the classes of 12 images to new/classes.csv\n"
+    of_folder = rows((tmp_path / "new" / "classes.csv").read_text())
+    assert [row[0] for row in of_folder[1:]] == [f"{number:02}.png" for number in range(12)]
+    assert [row[1:] for row in of_folder] == [row[1:] for row in (header, *found)]
+    assert rows(fedl2g("predict", "model", "folder/03.png").out)[1][1:] == found[3][1:]
+
+
+def test_what_cannot_be_predicted_is_one_sentence(fedl2g: Any, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "letter.png").write_text("no image")
+    np.save(tmp_path / "grey.npy", np.zeros((2, 32, 32), np.uint8))
+    for arguments, sentence in (
+        (("model", "nowhere"), "nowhere: no such file or folder"),
+        (("model", "empty"), "empty: holds no images"),
+        (("model", "letter.png"), "letter.png: is not an image"),
+        (("model", "grey.npy"), "grey.npy: the channels of its images are 1; the model expects 3"),
+        (("nowhere", "letter.png"), "expected a folder written by `fedl2g export`"),
+        (("model", "letter.png", "-o", "letter.png/x.csv"), "--out: letter.png/x.csv cannot be written"),
+    ):
+        refused = fedl2g("predict", *arguments)
+        assert (refused.code, refused.out) == (2, "")
+        assert sentence in refused.sentence
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("other/data.txt", "nothing of ours")
+    whole = (model / "model.pt2").read_bytes()
+    for damaged in (b"damaged", b"", whole[: len(whole) // 2], (tmp_path / "other.zip").read_bytes()):
+        (model / "model.pt2").write_bytes(damaged)
+        assert "model.pt2: cannot be read" in fedl2g("predict", "model", "grey.npy").sentence
