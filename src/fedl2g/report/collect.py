@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ from fedl2g.runs.directory import RunDirectory, find_runs
 if TYPE_CHECKING:
     from fedl2g.datasets import Dataset
     from fedl2g.methods.base import Traits
+
+# Settings that tables and charts compute with: a file of a damaged run is not checked by anybody else.
+_TYPES = {"method.name": str, "dataset": str, **dict.fromkeys(("clients", "rounds", "seed", "method.warmup_rounds"), int)}
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,9 @@ class Run:
     def warmup_rounds(self) -> int:
         return int(self.settings.get("method.warmup_rounds", 0))
 
-    @property
+    @cached_property
     def status(self) -> str:
+        """The state when it was first asked for: of one reading, every table says the same."""
         result = self.directory.result()
         if result is not None:
             return result.status
@@ -113,8 +118,13 @@ def _started(run: RunDirectory) -> str:
 
 def _read(directory: RunDirectory) -> Run:
     run = Run(directory, _comparable(directory.settings()), directory.history())
-    if "method.name" not in run.settings:
-        raise RunError(f"{directory.path / 'experiment.toml'}: no method; restore the file from a copy")
+    found = {"method.warmup_rounds": 0, **run.settings}
+    for name, kind in _TYPES.items():
+        if type(found.get(name)) is not kind:
+            raise RunError(
+                f"{directory.path / 'experiment.toml'}: {name} is missing or of the wrong type; restore the file from a "
+                "copy"
+            )
     return run
 
 
