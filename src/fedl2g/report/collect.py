@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,11 @@ if TYPE_CHECKING:
     from fedl2g.methods.base import Traits
 
 # Settings that tables and charts compute with: a file of a damaged run is not checked by anybody else.
-_TYPES = {"method.name": str, "dataset": str, **dict.fromkeys(("clients", "rounds", "seed", "method.warmup_rounds"), int)}
+_TYPES = {
+    "method.name": str,
+    "dataset": str,
+    **dict.fromkeys(("clients", "rounds", "seed", "method.warmup_rounds"), int),
+}
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Run:
     directory: RunDirectory
     settings: dict[str, Any]  # flat: "method.server_lr"
     history: list[RoundRecord] = field(repr=False)
+    status: str = "unfinished"  # when it was read: of its result, or running, or unfinished
 
     @property
     def method(self) -> str:
@@ -45,14 +49,6 @@ class Run:
     @property
     def warmup_rounds(self) -> int:
         return int(self.settings.get("method.warmup_rounds", 0))
-
-    @cached_property
-    def status(self) -> str:
-        """The state when it was first asked for: of one reading, every table says the same."""
-        result = self.directory.result()
-        if result is not None:
-            return result.status
-        return "running" if self.directory.running else "unfinished"
 
     @property
     def traits(self) -> Traits | None:
@@ -117,15 +113,21 @@ def _started(run: RunDirectory) -> str:
 
 
 def _read(directory: RunDirectory) -> Run:
-    run = Run(directory, _comparable(directory.settings()), directory.history())
+    run = Run(directory, _comparable(directory.settings()), directory.history(), _status(directory))
     found = {"method.warmup_rounds": 0, **run.settings}
     for name, kind in _TYPES.items():
         if type(found.get(name)) is not kind:
             raise RunError(
-                f"{directory.path / 'experiment.toml'}: {name} is missing or of the wrong type; restore the file from a "
-                "copy"
+                f"{directory.path / 'experiment.toml'}: {name} is missing or of the wrong type; restore it from a copy"
             )
     return run
+
+
+def _status(directory: RunDirectory) -> str:
+    result = directory.result()
+    if result is not None:
+        return result.status
+    return "running" if directory.running else "unfinished"
 
 
 def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
