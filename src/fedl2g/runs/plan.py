@@ -58,8 +58,8 @@ def read_plan(folder: Path) -> Plan:
     """The plan of a folder."""
     path = folder / PLAN
     try:
-        runs = _reader().validate_python(json.loads(path.read_text(encoding="utf-8")))["runs"]
-    except (OSError, ValueError, KeyError, RecursionError) as error:
+        runs = _reader().validate_json(path.read_bytes())["runs"]
+    except (OSError, ValueError, KeyError) as error:
         why = reason_of(error) if isinstance(error, OSError) else "damaged"
         raise RunError(f"{path}: cannot be read ({why}); the command that wrote it writes it again") from error
     return Plan(folder, tuple(runs), read_failures(folder))

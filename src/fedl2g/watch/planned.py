@@ -14,11 +14,11 @@ from fedl2g.watch.now import state_of
 from fedl2g.watch.pace import Pace
 
 MOST_PLANS = 6
+_RUNNING = "\N{BLACK RIGHT-POINTING TRIANGLE}"
 _ABOUT = (
-    "Finished: the best accuracy in %. Running (\N{BLACK RIGHT-POINTING TRIANGLE}) and interrupted "
-    "(\N{DOUBLE VERTICAL BAR}): the rounds that are done. To come: \N{MIDDLE DOT}"
+    f"Finished: the best accuracy in %. Running ({_RUNNING}) and interrupted (dashed): the rounds that are done. To come: "
+    "\N{MIDDLE DOT}"
 )
-_SIGNS = {"running": "\N{BLACK RIGHT-POINTING TRIANGLE}", "unfinished": "\N{DOUBLE VERTICAL BAR}"}
 
 
 def plan_section(plans: Sequence[Plan], runs: Sequence[Run], pace: Pace) -> str:
@@ -90,9 +90,9 @@ def _cell(plan: Plan, planned: PlannedRun, runs: Mapping[Path, Run]) -> str:
     text = state
     if state == "to come":
         text = "\N{MIDDLE DOT}"
-    elif run is not None and run.status in _SIGNS:
+    elif run is not None and state in ("running", "interrupted"):
         done = run.history[-1].round if run.history else 0
-        text = f"{_SIGNS[run.status]} {done}/{run.settings['rounds']}"
+        text = f"{_RUNNING if state == 'running' else ''} {done}/{run.settings['rounds']}".strip()
     elif run is not None and run.status in ("finished", "stopped early"):
         best = selected_record(run.history)
         text = f"{100 * best.accuracy.pooled:.1f}" if best is not None and best.accuracy is not None else state
