@@ -109,6 +109,7 @@ def run_paper_experiment(
         work.announce(experiment)
         if work.pending and not dry_run:
             work.ask(yes)
+            study.write_plan(cells)
             work.run(track)
     outcomes = work.outcomes()
     if as_json:

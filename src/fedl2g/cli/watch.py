@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -37,19 +38,19 @@ def watch_runs(
     The page is on 127.0.0.1, reads and never writes, loads nothing from outside, and opens only with the address that
     is printed.
     """
-    from fedl2g.watch.follower import Follower
-    from fedl2g.watch.found import Watched
-
     if not path.is_dir():
         found = "a file" if path.exists() else "no such folder"
         raise SettingError(
             f"{path}: {found}; expected a run, a comparison or a folder of runs, which may still be empty; `fedl2g "
             "list` shows the runs"
         )
+    from fedl2g.watch.follower import Follower
+    from fedl2g.watch.found import Watched
+
     follower = Follower(Watched(path, trust=trust))
     if once is not None:
         state = follower.state()
-        if not state.content.runs:
+        if not state.runs:
             problems = state.problems or [f"{path}: no runs found; start one with `fedl2g run`"]
             raise SettingError("\n".join(problems))
         _write(state.page(), once)
@@ -58,6 +59,7 @@ def watch_runs(
     from fedl2g.watch.serving import PageServer
 
     server = PageServer(follower, port)
+    _step_back()
 
     def ready() -> None:
         if as_json:
@@ -83,6 +85,12 @@ def _write(text: str, output: Path) -> None:
         write_text(output, text, durable=False)
     except OSError as error:
         raise SettingError(f"{output}: cannot be written ({reason_of(error)}); choose another file") from error
+
+
+def _step_back() -> None:
+    """Let the runs on this machine go first: drawing a page must not slow them down."""
+    with contextlib.suppress(AttributeError, OSError):  # not on Windows
+        os.nice(10)
 
 
 def _has_screen() -> bool:

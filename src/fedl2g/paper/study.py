@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -19,13 +18,13 @@ from fedl2g.interrupts import orderly_end
 from fedl2g.paper.catalog import Cell, PaperExperiment, Scale, plan, scale
 from fedl2g.references import references_in, require_trust
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.plan import PlannedRun, note_failure, read_failures, write_plan
 from fedl2g.runs.result import RunResult
 
 if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
     from fedl2g.federation import Observer
 
-_FAILURES = threading.Lock()  # cells may run, and fail, concurrently
 _log = logging.getLogger(__name__)
 
 
@@ -118,22 +117,27 @@ class Study:
 
     def failures(self) -> dict[str, str]:
         """The errors of failed cells, by folder."""
-        path = self.folder / "failures.json"
-        try:
-            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
-        except (OSError, ValueError):
-            return {}
+        return read_failures(self.folder)
 
     def note_failure(self, cell: Cell, reason: str | None) -> None:
         """Store the error of a failed cell, or remove it with None."""
-        with _FAILURES:
-            known = self.failures()
-            if reason is None and cell.folder not in known:
-                return
-            known.pop(cell.folder, None)
-            if reason is not None:
-                known[cell.folder] = reason
-            write_text(self.folder / "failures.json", json.dumps(known, indent=2))
+        note_failure(self.folder, cell.folder, reason)
+
+    def write_plan(self, cells: Iterable[Cell]) -> None:
+        """Write which cells shall be run; one that several columns share stands there for each of them."""
+        from fedl2g.experiment import default_settings
+
+        self.save()
+        usual = default_settings()["rounds"]
+        write_plan(
+            self.folder,
+            [
+                PlannedRun(
+                    f"cells/{cell.folder}", cell.method, cell.seed, int(cell.settings.get("rounds", usual)), cell.column
+                )
+                for cell in cells
+            ],
+        )
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from fedl2g.datasets import Dataset
     from fedl2g.methods.base import Traits
 
+# Settings that tables and charts compute with: a file of a damaged run is not checked by anybody else.
+_TYPES = {
+    "method.name": str,
+    "dataset": str,
+    **dict.fromkeys(("clients", "rounds", "seed", "method.warmup_rounds"), int),
+}
+
 
 @dataclass(frozen=True)
 class Run:
@@ -29,6 +36,7 @@ class Run:
     directory: RunDirectory
     settings: dict[str, Any]  # flat: "method.server_lr"
     history: list[RoundRecord] = field(repr=False)
+    status: str = "unfinished"  # when it was read: of its result, or running, or unfinished
 
     @property
     def method(self) -> str:
@@ -41,13 +49,6 @@ class Run:
     @property
     def warmup_rounds(self) -> int:
         return int(self.settings.get("method.warmup_rounds", 0))
-
-    @property
-    def status(self) -> str:
-        result = self.directory.result()
-        if result is not None:
-            return result.status
-        return "running" if self.directory.running else "unfinished"
 
     @property
     def traits(self) -> Traits | None:
@@ -112,10 +113,21 @@ def _started(run: RunDirectory) -> str:
 
 
 def _read(directory: RunDirectory) -> Run:
-    run = Run(directory, _comparable(directory.settings()), directory.history())
-    if "method.name" not in run.settings:
-        raise RunError(f"{directory.path / 'experiment.toml'}: no method; restore the file from a copy")
+    run = Run(directory, _comparable(directory.settings()), directory.history(), _status(directory))
+    found = {"method.warmup_rounds": 0, **run.settings}
+    for name, kind in _TYPES.items():
+        if type(found.get(name)) is not kind:
+            raise RunError(
+                f"{directory.path / 'experiment.toml'}: {name} is missing or of the wrong type; restore it from a copy"
+            )
     return run
+
+
+def _status(directory: RunDirectory) -> str:
+    result = directory.result()
+    if result is not None:
+        return result.status
+    return "running" if directory.running else "unfinished"
 
 
 def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedl2g.report.clients import Compared, compare_groups
 from fedl2g.report.collect import Group, Run, group_runs, partition_counts
 from fedl2g.report.presence import presence
+from fedl2g.round.record import RoundRecord
 from fedl2g.version import __version__
 
 if TYPE_CHECKING:
@@ -120,17 +121,23 @@ def _embeddings(groups: Sequence[Group], progress: Progress) -> list[Named]:
 
 
 def _presence(groups: Sequence[Group]) -> list[Named]:
-    """Who took part, for the first run of each group if a client was unavailable in it.
+    """Who took part, for the first run of each group in which not all clients did.
 
     Methods with identical availability, as with equal settings and seed, share one chart.
     """
     shared: dict[tuple[int, str], tuple[list[str], list[list[int]]]] = {}
     for group in groups:
         run = group.runs[0]
-        if any(record.away or record.missing for record in run.history):
-            grid = presence(run.history, int(run.settings["clients"]))
+        clients = int(run.settings["clients"])
+        if any(_somebody_absent(record, clients) for record in run.history):
+            grid = presence(run.history, clients)
             shared.setdefault((run.seed, json.dumps(grid)), ([], grid))[0].append(group.label)
     return [
         Named(f"{'; '.join(labels)} (seed {seed})", {"grid": grid})
         for (seed, _), (labels, grid) in list(shared.items())[:MAX_PRESENCE]
     ]
+
+
+def _somebody_absent(record: RoundRecord, clients: int) -> bool:
+    not_asked = record.round > 0 and len(record.participants) < clients
+    return bool(not_asked or record.away or record.missing or record.refused)

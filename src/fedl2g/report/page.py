@@ -7,7 +7,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -57,6 +57,7 @@ class Extra:
     top: str = ""
     sections: tuple[Section, ...] = ()
     bottom: str = ""
+    first: tuple[str, ...] = ()  # the sections that come before the others, by their ids
 
 
 _NOTHING = Extra()
@@ -68,12 +69,16 @@ def page(content: Content, *, live: str = "", extra: Extra = _NOTHING) -> str:
     `live` is the path of server-sent events on the page's own server, each with a new `fragment` as JSON; without
     it the page makes no connection at all.
     """
+    return framed(content.title, fragment(content, extra=extra), live=live)
+
+
+def framed(title: str, first: Mapping[str, Any], *, live: str = "") -> str:
+    """The HTML page around its first fragment."""
     source = files("fedl2g.report") / "assets"
     style, script, frame = ((source / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js", "html"))
     library = runtime()
-    first = fragment(content, extra=extra)
     parts = {
-        "@TITLE@": html.escape(content.title),
+        "@TITLE@": html.escape(title),
         "@CONNECT@": "; connect-src 'self'" if live else "",
         "@HASHES@": " ".join(f"'sha256-{_digest(text)}'" for text in (library, script)),
         "@STYLE@": style,
@@ -89,6 +94,7 @@ def page(content: Content, *, live: str = "", extra: Extra = _NOTHING) -> str:
 def fragment(content: Content, *, extra: Extra = _NOTHING) -> dict[str, Any]:
     """What changes on a page while runs go on: the HTML of its body, its charts and its methods with their colours."""
     found = [*sections(content), *extra.sections]
+    found.sort(key=lambda section: extra.first.index(section.id) if section.id in extra.first else len(extra.first))
     look = look_of(content.groups, page=True)
     # The text says what a chart shows: for readers who cannot see it.
     charts = {
@@ -114,7 +120,6 @@ def _digest(script: str) -> str:
 
 def _main(content: Content, found: Sequence[Section], extra: Extra) -> str:
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in content.notes)
-    first, *others = found
     table = (
         f'<p class="muted" id="about">{html.escape(results_caption(content))}</p>'
         f'<div class="scroll"><table id="table" aria-describedby="about">{results_table(content)}</table></div>'
@@ -125,12 +130,16 @@ def _main(content: Content, found: Sequence[Section], extra: Extra) -> str:
             f'<ul id="notes">{notes}</ul></header>' if notes else "</header>",
             '<nav id="legend" aria-label="Methods shown"></nav>',
             extra.top,
-            _section(first, table) if content.groups else "",
-            *(_section(one) for one in others if one.cards or one.sentences),
+            *(_section(one, table if one.id == "help" else "") for one in found if _shown(one, content)),
             extra.bottom,
             _runs(content) if content.groups else "",
         ]
     )
+
+
+def _shown(section: Section, content: Content) -> bool:
+    """Whether there is anything to show; the table of results stands with the first question."""
+    return bool(section.cards or section.sentences or (section.id == "help" and content.groups))
 
 
 def _runs(content: Content) -> str:

@@ -16,6 +16,7 @@ from fedl2g.runs.batch_progress import BatchProgress
 from fedl2g.runs.comparison import Comparison
 from fedl2g.runs.console import working
 from fedl2g.runs.estimate import duration
+from fedl2g.runs.plan import PlannedRun, note_failure, write_plan
 from fedl2g.setup import load_data
 
 
@@ -34,6 +35,13 @@ def run_comparison(
     if data is None:  # once for all runs, so that a missing dataset is reported before any run starts
         with working(console, "loading data") as tick:
             data = load_data(next(iter(comparison.experiments.values())), tick)
+    write_plan(
+        comparison.directory,
+        [
+            PlannedRun(path.name, comparison.labels[path], experiment.seed, experiment.rounds)
+            for path, experiment in comparison.experiments.items()
+        ],
+    )
     batch = BatchProgress(console, comparison.experiments, jobs)
 
     def watch(path: Path) -> list[Observer]:
@@ -41,6 +49,7 @@ def run_comparison(
 
     def failed(path: Path, error: FedL2GError) -> None:
         comparison.failures[path] = error
+        note_failure(comparison.directory, path.name, str(error))
         batch.ended(path, "failed")
 
     def promise() -> str:
@@ -52,6 +61,7 @@ def run_comparison(
             comparison.experiments, jobs=jobs, watch=watch, failed=failed, data=data, tick=batch.tick, promise=promise
         ):
             comparison.add(path, result)
+            note_failure(comparison.directory, path.name, None)
             how = chosen_on(result.selection)
             batch.ended(path, f"best accuracy {result.best_accuracy:.2%}, round {result.best_round} ({how})")
     finally:

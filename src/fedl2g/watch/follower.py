@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedl2g.errors import FedL2GError
-from fedl2g.report.content import Content, collect
-from fedl2g.report.page import Extra, fragment, page
+from fedl2g.report.content import collect
+from fedl2g.report.page import Extra, fragment, framed
 from fedl2g.watch.found import Found, Watched
 from fedl2g.watch.lines import client_section
-from fedl2g.watch.now import log_section, now_section
+from fedl2g.watch.log import log_section
+from fedl2g.watch.now import now_section
 from fedl2g.watch.pace import Pace
+from fedl2g.watch.planned import plan_section
 
 PERIOD = 1.0  # seconds between two looks at the files
-_SHARE = 3  # after a look that took long, wait this many times as long: the run needs the processor
+_SHARE = 3  # after a look that took long, wait this many times as long: the runs need the processor
+_FIRST = ("how", "clients")  # what changes with every round stands before what is concluded at the end
 
 
 @dataclass(frozen=True)
@@ -24,17 +27,14 @@ class State:
     """What the page shows; the version changes with it."""
 
     version: int
-    content: Content
-    extra: Extra
-    problems: list[str]  # of runs that cannot be read
-
-    def fragment(self) -> dict[str, Any]:
-        """What changes on the page."""
-        return fragment(self.content, extra=self.extra)
+    title: str
+    fragment: dict[str, Any] = field(repr=False)
+    runs: int
+    problems: list[str]  # about what cannot be read
 
     def page(self, live: str = "") -> str:
         """The whole page; `live` is the path of its server-sent events."""
-        return page(self.content, live=live, extra=self.extra)
+        return framed(self.title, self.fragment, live=live)
 
 
 class Follower:
@@ -66,21 +66,22 @@ class Follower:
 
     def _read(self, version: int) -> State:
         found = self.watched.read()
-        title = f"Watching {self.watched.path}"
         try:
-            return self._shown(version, title, found)
+            return self._shown(version, found)
         except (FedL2GError, OSError) as error:  # a run was removed between two reads
-            return self._shown(version, title, Found([], [*found.problems, str(error)]))
+            return self._shown(version, Found([], [], [*found.problems, str(error)]))
 
-    def _shown(self, version: int, title: str, found: Found) -> State:
+    def _shown(self, version: int, found: Found) -> State:
         self._pace.see(found.runs)
         notes = [f"{problem}." for problem in found.problems]
         if not found.runs:
             notes.append("No runs yet; the page fills as soon as there is one.")
+        title = f"Watching {self.watched.path}"
         content = collect(found.runs, title=title, tsne=False, notes=notes)
         extra = Extra(
-            top=now_section(content, self._pace),
+            top=now_section(content, self._pace) + plan_section(found.plans, found.runs, self._pace),
             sections=(client_section(content),),
-            bottom=log_section(content.runs),
+            bottom=log_section(content),
+            first=_FIRST,
         )
-        return State(version, content, extra, found.problems)
+        return State(version, title, fragment(content, extra=extra), len(found.runs), found.problems)

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedl2g.errors import FedL2GError
 from fedl2g.report.collect import Run, in_order, read_runs
 from fedl2g.runs.directory import RunDirectory, find_runs
+from fedl2g.runs.plan import FAILURES, PLAN, Plan, find_plans, read_plan
 
 LOG = "log.txt"  # of the coordinator of a deployment
 _CHANGING = ("metrics.jsonl", "run.json", "experiment.toml", "result.json", LOG)
@@ -16,9 +17,10 @@ _CHANGING = ("metrics.jsonl", "run.json", "experiment.toml", "result.json", LOG)
 
 @dataclass(frozen=True)
 class Found:
-    """The runs that can be read, in the order of a report, and sentences about those that cannot."""
+    """The runs that can be read, in the order of a report, what is planned, and sentences about what is unreadable."""
 
     runs: list[Run] = field(repr=False)
+    plans: list[Plan] = field(repr=False)
     problems: list[str]
 
 
@@ -35,20 +37,30 @@ class Watched:
     def stamp(self) -> Hashable:
         """Equal as long as nothing changed: the sizes and times of the files, and who is being worked on."""
         comparison = _file_stamp(self.path / "comparison.json")
-        return self.path.is_dir(), comparison, tuple(map(_run_stamp, find_runs(self.path)))
+        plans = tuple(
+            (str(folder), *(_file_stamp(folder / name) for name in (PLAN, FAILURES)))
+            for folder in find_plans(self.path)
+        )
+        return self.path.is_dir(), comparison, plans, tuple(map(_run_stamp, find_runs(self.path)))
 
     def read(self) -> Found:
         """Read what changed; a run that is damaged, half written or not trusted is a sentence."""
         if not self.path.is_dir():
-            return Found([], [f"{self.path}: no such folder any more"])
+            return Found([], [], [f"{self.path}: no such folder any more"])
         problems = []
+        plans = []
+        for folder in find_plans(self.path):
+            try:
+                plans.append(read_plan(folder))
+            except FedL2GError as error:
+                problems.append(str(error))
         readable = []
         for directory in in_order(self.path, find_runs(self.path)):
             try:
                 readable.append(self._run(directory))
             except FedL2GError as error:
                 problems.append(str(error))
-        return Found(readable, problems)
+        return Found(readable, plans, problems)
 
     def _run(self, directory: RunDirectory) -> Run:
         """The run as it was read before, unless its files have changed: a table of a paper has hundreds of runs."""
@@ -56,8 +68,11 @@ class Watched:
         before, run = self._known.get(directory.path, (None, None))
         if run is None or stamp != before:
             (found,) = read_runs([directory.path], trust=self.trust)
-            if run is None and not found.directory.deployed:
-                found.directory.partition()  # which never changes; one that cannot be read is the run's own problem
+            if run is None:
+                # What never changes, and a page reads later: if it cannot be read, that is this run's problem alone.
+                found.directory.environment()
+                if not found.directory.deployed:
+                    found.directory.partition()
             self._known[directory.path] = stamp, found
             return found
         return run

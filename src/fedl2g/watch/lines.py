@@ -10,13 +10,14 @@ from fedl2g.report.charts.curves import curves
 from fedl2g.report.charts.parts import Panel
 from fedl2g.report.charts.theme import Look, style_of
 from fedl2g.report.clients import architectures_of
-from fedl2g.report.collect import Run
+from fedl2g.report.collect import Group, Run
 from fedl2g.report.content import Content
 from fedl2g.report.drawings import thinned
 from fedl2g.report.series import band
 
 MOST_CHARTS = 8
 MOST_LINES = 60
+MOST_NAMED = 12  # lines of which each has a look of its own
 Lines = dict[str, dict[int, float]]  # label -> value by round
 
 
@@ -24,8 +25,9 @@ def client_section(content: Content) -> Section:
     """The lines of the clients and of the architectures; a run is chosen by its name."""
     clients: list[tuple[str, Panel]] = []
     kinds: list[tuple[str, Panel]] = []
-    for group in content.groups:
-        run = group.runs[-1]
+    # Those under way first: there may be more than can be chosen from.
+    chosen = [(group, _latest(group)) for group in content.groups]
+    for group, run in sorted(chosen, key=lambda one: one[1].status != "running"):
         if len(clients) >= MOST_CHARTS:
             break
         for measure, form, values in (
@@ -46,6 +48,11 @@ def client_section(content: Content) -> Section:
         caption = "The mean of the clients with the same network."
         cards.append(Card("architecture-lines", "The architectures by round", caption, kinds, zoom="round"))
     return Section("clients", "Every client", [], cards)
+
+
+def _latest(group: Group) -> Run:
+    """The run under way; without any, the last that has begun."""
+    return max(group.runs, key=lambda run: (run.status == "running", bool(run.history), run.seed))
 
 
 def client_accuracies(run: Run) -> Lines:
@@ -76,6 +83,6 @@ def _by_client(rounds: Mapping[int, Mapping[int, float]]) -> Lines:
 
 
 def _chart(values: Lines, measure: str, form: str) -> Panel:
-    look = Look({label: style_of(n) for n, label in enumerate(values)}, page=True)
+    look = Look({label: style_of(n) for n, label in enumerate(values)}, page=True, legend=len(values) <= MOST_NAMED)
     lines = {label: thinned(band([line]), len(values)) for label, line in values.items()}
     return curves(lines, look, x="round", y=measure, form=form)

@@ -1,22 +1,18 @@
-"""What is going on now, as HTML: a row for each run, and the log. Text from run directories is always escaped."""
+"""What is going on now, as HTML: a row for each run. Text from run directories is always escaped."""
 
 from __future__ import annotations
 
 import html
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from fedl2g.report.cards import ALIGNMENT
 from fedl2g.report.collect import Group, Run, diverged_round
 from fedl2g.report.content import Content
 from fedl2g.round.record import MB, selected_record
 from fedl2g.runs.estimate import duration
-from fedl2g.watch.found import LOG
-from fedl2g.watch.pace import Pace, rounds_of
+from fedl2g.watch.pace import Pace
 
 MOST_ROWS = 40
-MOST_LINES = 60
-_TAIL = 32_768  # bytes of a log that are read
 ABSENT = "\N{EN DASH}"
 _HEAD = (
     "run", "seed", "state", "round", "accuracy %", "best %", "loss", "alignment", "took part", "refused", "missing",
@@ -46,23 +42,14 @@ def summary(runs: Sequence[Run], pace: Pace) -> str:
     """How many runs are in which state, and when the last one of those under way ends."""
     states: dict[str, int] = {}
     for run in runs:
-        states[_state(run)] = states.get(_state(run), 0) + 1
+        states[state_of(run)] = states.get(state_of(run), 0) + 1
     left = [seconds for run in runs if (seconds := pace.seconds_left(run)) is not None]
     text = ", ".join(f"{count} {state}" for state, count in states.items())
     return f"{text}; the last of the running ones ends in about {duration(max(left))}" if left else text
 
 
-def log_section(runs: Iterable[Run]) -> str:
-    """The end of each coordinator's log, and the replies that were refused or did not come; nothing without any."""
-    parts = [_block(str(run.directory.path / LOG), lines) for run in runs if (lines := _tail(run))]
-    events = [line for run in runs for line in _events(run)]
-    if events:
-        parts.append(_block("Refused and missing replies", events[-MOST_LINES:]))
-    return f'<section id="log"><h2>Log</h2>{"".join(parts)}</section>' if parts else ""
-
-
 def _row(group: Group, run: Run, pace: Pace) -> str:
-    history, total = run.history, rounds_of(run.settings)
+    history, total = run.history, run.settings["rounds"]
     last = history[-1] if history else None
     done = last.round if last else 0
     tested = next((r.accuracy for r in reversed(history) if r.accuracy is not None), None)
@@ -73,7 +60,7 @@ def _row(group: Group, run: Run, pace: Pace) -> str:
     replied = 0 if last is None else len(set(last.participants) - set(last.refused) - set(last.missing))
     cells = [
         str(run.seed),
-        html.escape(_state(run)),
+        html.escape(state_of(run)),
         f'<progress max="{max(total, 1)}" value="{done}"></progress> {done} of {total}',
         _number(None if tested is None else 100 * tested.pooled, 2),
         _number(None if best is None or best.accuracy is None else 100 * best.accuracy.pooled, 2),
@@ -89,37 +76,13 @@ def _row(group: Group, run: Run, pace: Pace) -> str:
     return f'<tr><th scope="row">{html.escape(group.label)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
 
 
-def _state(run: Run) -> str:
+def state_of(run: Run) -> str:
+    """How a run stands, in the words of `fedl2g list`."""
     diverged = diverged_round(run)
     if diverged is not None:
         return f"diverged in round {diverged}"
-    return "interrupted" if run.status == "unfinished" else run.status  # as `fedl2g list` has it
+    return "interrupted" if run.status == "unfinished" else run.status
 
 
 def _number(value: float | None, digits: int) -> str:
     return ABSENT if value is None else f"{value:.{digits}f}"
-
-
-def _events(run: Run) -> list[str]:
-    name = run.directory.path.name
-    return [
-        f"{name}, round {record.round}: client {client} {what}: {why}"
-        for record in run.history
-        for what, found in (("was refused", record.refused), ("did not reply", record.missing))
-        for client, why in found.items()
-    ]
-
-
-def _tail(run: Run) -> list[str]:
-    try:
-        with (run.directory.path / LOG).open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - _TAIL, 0))
-            text = file.read().decode("utf-8", errors="replace")
-    except OSError:
-        return []
-    return text.splitlines()[-MOST_LINES:]
-
-
-def _block(title: str, lines: Sequence[str]) -> str:
-    return f'<h3>{html.escape(title)}</h3><pre class="log">{html.escape(chr(10).join(lines))}</pre>'

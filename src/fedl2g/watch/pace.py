@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedl2g.report.collect import Run
 from fedl2g.round.record import RoundRecord
+from fedl2g.runs.plan import Plan
 
 _ROUNDS = 20  # the last rounds tell the pace: earlier ones may have been a warm-up, or on a busier machine
 
@@ -19,11 +21,14 @@ class Pace:
         self._seen: dict[Path, deque[tuple[int, float]]] = {}
 
     def see(self, runs: Sequence[Run]) -> None:
-        """Note the last round of every run; a run that is not being worked on starts anew."""
+        """Note the last round of every run that is being worked on; one that was interrupted starts anew."""
         for run in runs:
             path = run.directory.path
-            if run.status != "running" or not run.history:
-                self._seen.pop(path, None)
+            if run.status != "running":
+                if run.status == "unfinished":
+                    self._seen.pop(path, None)
+                continue
+            if not run.history:
                 continue
             try:
                 ended = run.directory.metrics.stat().st_mtime
@@ -31,7 +36,7 @@ class Pace:
                 continue
             seen = self._seen.setdefault(path, deque(maxlen=_ROUNDS))
             done = run.history[-1].round
-            if seen and done < seen[-1][0]:  # continued from an earlier checkpoint
+            if seen and done < seen[-1][0]:  # begun again
                 seen.clear()
             if not seen or done > seen[-1][0]:
                 seen.append((done, ended))
@@ -42,19 +47,45 @@ class Pace:
         if seen is not None and len(seen) > 1:
             return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
         recorded = [_seconds(record) for record in run.history if record.round > 0][-_ROUNDS:]
-        return sum(recorded) / len(recorded) if recorded else None
+        return statistics.fmean(recorded) if recorded else None
 
     def seconds_left(self, run: Run) -> float | None:
         """Seconds to the last round of a run that is being worked on; None if it is not, or nothing is known."""
         pace = self.seconds_per_round(run)
         if run.status != "running" or pace is None:
             return None
-        return pace * (rounds_of(run.settings) - run.history[-1].round)
+        return pace * max(int(run.settings["rounds"]) - run.history[-1].round, 0)
 
+    def seconds_left_of(self, plan: Plan, runs: Mapping[Path, Run]) -> float | None:
+        """Seconds to the end of all planned runs if as many go on at a time as now; None if none goes on.
 
-def rounds_of(settings: Mapping[str, object]) -> int:
-    """The number of rounds that a run shall have."""
-    return int(str(settings["rounds"]))
+        A run that has not begun is as fast as the others of its method, or as all of them.
+        """
+        planned = {plan.folder / one.run: one for one in plan.runs}
+        begun = {path: runs[path] for path in planned if path in runs}
+        running = sum(run.status == "running" for run in begun.values())
+        paces: dict[str, list[float]] = {}
+        for path, run in begun.items():
+            if (pace := self.seconds_per_round(run)) is not None:
+                paces.setdefault(planned[path].method, []).append(pace)
+        if not running or not paces:
+            return None
+        usual = statistics.fmean(pace for found in paces.values() for pace in found)
+        work = []
+        for path, one in planned.items():
+            done, pace = 0, None
+            if path in begun:
+                if begun[path].status not in ("running", "unfinished"):
+                    continue
+                done = begun[path].history[-1].round if begun[path].history else 0
+                pace = self.seconds_per_round(begun[path])
+            elif path.name in plan.failures:
+                continue
+            if pace is None:
+                pace = statistics.fmean(paces.get(one.method, [usual]))
+            work.append(pace * max(one.rounds - done, 0))
+        # No run ends before its own rounds are over, however many go on at a time.
+        return max(sum(work) / running, *work)
 
 
 def _seconds(record: RoundRecord) -> float:

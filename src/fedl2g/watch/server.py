@@ -75,7 +75,7 @@ async def events(follower: Follower, stopping: Callable[[], bool]) -> AsyncItera
         state = await run_in_threadpool(follower.state)
         if state.version != known:
             known, said = state.version, time.monotonic()
-            yield f"id: {known}\ndata: {embed_json(await run_in_threadpool(state.fragment))}\n\n"
+            yield f"id: {known}\ndata: {await run_in_threadpool(embed_json, state.fragment)}\n\n"
         elif time.monotonic() - said > _SILENCE:
             said = time.monotonic()
             yield ": no change\n\n"

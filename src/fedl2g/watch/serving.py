@@ -38,13 +38,14 @@ class PageServer:
 
     def serve(self, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until `stop` or Ctrl-C; `ready` is called as soon as the port answers."""
-        # In a thread of its own, where uvicorn leaves signals alone: Ctrl-C is handled as in every other command.
+        # In a thread of its own, where uvicorn leaves signals alone: Ctrl-C is handled as in every other command. It is
+        # not waited for: a page that is being drawn may take a second, and nothing of it is lost.
         thread = threading.Thread(target=self._server.run, args=([self._socket],), name="page", daemon=True)
-        with self._socket, orderly_end(lambda: "the page ends", self.stop):
+        with orderly_end(lambda: "the page ends", self.stop):
             thread.start()
             ready()
-            while thread.is_alive():
-                thread.join(0.2)
+            while thread.is_alive() and not self._server.should_exit:
+                thread.join(0.05)
 
 
 def _listening(port: int) -> socket.socket:

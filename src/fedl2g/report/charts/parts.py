@@ -93,7 +93,7 @@ def dash(look: Look, *, legend: bool = True) -> alt.StrokeDash:
 
 
 def _legend(look: Look, wanted: bool, symbol: str | None) -> alt.Legend | None:
-    if look.page or not wanted:
+    if not wanted or (look.page and not look.legend):
         return None
     longest = max(map(len, look.labels), default=0)
     columns = 4 if longest <= 12 else 3 if longest <= 18 else 2  # as wide as a panel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedl2g.methods.registry import method_names
@@ -40,6 +40,7 @@ class Look:
 
     styles: Mapping[str, Style] = field(default_factory=dict)  # by label, in the given order
     page: bool = False
+    legend: bool = False  # of its own, also on a page: its lines are not the page's methods
 
     @property
     def ink(self) -> str:
@@ -48,7 +49,7 @@ class Look:
     def only(self, labels: Iterable[str]) -> Look:
         """The look without the methods that a chart does not show."""
         kept = set(labels)
-        return Look({label: style for label, style in self.styles.items() if label in kept}, self.page)
+        return replace(self, styles={label: style for label, style in self.styles.items() if label in kept})
 
     @property
     def labels(self) -> list[str]:

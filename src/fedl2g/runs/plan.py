@@ -1,0 +1,104 @@
+"""The runs that a batch shall have, in a file of its folder: for who follows the folder while the batch goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedl2g.errors import RunError
+from fedl2g.files import reason_of, write_text
+
+if TYPE_CHECKING:
+    from pydantic import ConfigDict, TypeAdapter
+
+PLAN = "plan.json"
+FAILURES = "failures.json"
+_FAILURES = threading.Lock()  # runs of a batch may fail concurrently
+_STRICT: ConfigDict = {"extra": "forbid", "strict": True}  # plans are read back from files
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run that shall be: its directory inside the folder, and the place in a table that it is for."""
+
+    __pydantic_config__ = _STRICT
+
+    run: str
+    method: str
+    seed: int
+    rounds: int
+    column: str = ""  # of a paper's table
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a folder shall hold, and the errors of the runs that failed, by the names of their directories."""
+
+    folder: Path
+    runs: tuple[PlannedRun, ...]
+    failures: dict[str, str]
+
+
+def write_plan(folder: Path, runs: Iterable[PlannedRun]) -> None:
+    """Write the plan of a folder, in place of an earlier one."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / PLAN, json.dumps({"runs": [asdict(run) for run in runs]}, indent=2))
+    except OSError as error:
+        raise RunError(f"{folder / PLAN}: cannot be written ({reason_of(error)}); choose another --out") from error
+
+
+def read_plan(folder: Path) -> Plan:
+    """The plan of a folder."""
+    path = folder / PLAN
+    try:
+        runs = _reader().validate_json(path.read_bytes())["runs"]
+    except (OSError, ValueError, KeyError) as error:
+        why = reason_of(error) if isinstance(error, OSError) else "damaged"
+        raise RunError(f"{path}: cannot be read ({why}); the command that wrote it writes it again") from error
+    return Plan(folder, tuple(runs), read_failures(folder))
+
+
+def find_plans(root: Path) -> list[Path]:
+    """Every folder with a plan in or below a folder; runs are not searched."""
+    found = []
+    for folder, folders, files in os.walk(root):
+        if PLAN in files:
+            found.append(Path(folder))
+        if "run.json" in files:
+            folders.clear()
+    return sorted(found)
+
+
+def read_failures(folder: Path) -> dict[str, str]:
+    """The errors of failed runs, by the names of their directories."""
+    try:
+        found = json.loads((folder / FAILURES).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return {str(name): str(reason) for name, reason in found.items()} if isinstance(found, dict) else {}
+
+
+def note_failure(folder: Path, name: str, reason: str | None) -> None:
+    """Store the error of a failed run, or remove it with None."""
+    with _FAILURES:
+        known = read_failures(folder)
+        if reason is None and name not in known:
+            return
+        known.pop(name, None)
+        if reason is not None:
+            known[name] = reason
+        write_text(folder / FAILURES, json.dumps(known, indent=2))
+
+
+@cache
+def _reader() -> TypeAdapter[dict[str, list[PlannedRun]]]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(dict[str, list[PlannedRun]])
