@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -211,6 +211,28 @@ def differences(frame: DataFrame, inputs: Schema) -> Mapping[str, str]:
                 f"the column {column.name!r} has {unknown[0]!r}; expected one of {', '.join(column.categories)}"
             )
     return wrong
+
+
+def compare_columns(frame: DataFrame, inputs: Schema, others: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
+    """For each column of a schema, whether a table has it so, and in words what it has; `others` are known too."""
+    wrong = differences(frame, inputs)
+    for column in inputs.columns:
+        what = f"column {column.name}"
+        if column.name in wrong:
+            yield what, False, wrong[column.name]
+            continue
+        values = frame[column.name]
+        missing = f", {count} missing" if (count := int(values.isna().sum())) else ""
+        if column.categories is None:
+            numbers = _numbers(values, "the table")
+            known = numbers[~np.isnan(numbers)]
+            held = f"numbers from {known.min():g} to {known.max():g}" if len(known) else "numbers"
+        else:
+            held = f"{values.dropna().astype(str).nunique()} of {len(column.categories)} categories"
+        yield what, True, held + missing
+    unused = [str(name) for name in frame.columns if name not in {*others, *(column.name for column in inputs.columns)}]
+    if unused:
+        yield "columns", True, f"not used here: {', '.join(unused)}"
 
 
 def _names(inputs: Schema) -> str:
