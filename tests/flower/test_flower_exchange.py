@@ -328,12 +328,3 @@ def test_without_retries_too_few_usable_answers_end_the_run(world: World) -> Non
     world.says(1, spoiled())
     with pytest.raises(RunError, match=r"^client 1: it is spoiled$"):
         list(world.exchange(Limits(minimum=3), replace(QUICK, retries=False)).answers())
-
-
-def test_nobody_is_asked_on_a_grid_that_can_never_answer(world: World) -> None:
-    def ended() -> None:
-        raise RunError("it ended")
-
-    with pytest.raises(RunError, match="it ended"):
-        list(world.exchange(terms=replace(QUICK, ensure_reachable=ended)).answers())
-    assert world.node(0).received == []

@@ -1,4 +1,4 @@
-"""The `flower` engine: every client on its own node, reached through Flower (a Ray simulation or a deployment).
+"""The `flower` engine: every client on its own node, reached through Flower (nodes on this machine, or a deployment).
 
 This module does not import Flower: it is what checks whether Flower is installed.
 """
@@ -28,11 +28,11 @@ def require_flower() -> None:
 
 
 def open_flower(setup: Setup, scratch: Path | None = None) -> Engine:
-    """Open Flower's simulation with all clients of a setup; `scratch` is unused, client states are always on disk."""
+    """Open the simulation with all clients of a setup; their states are on disk, below `scratch` if it is given."""
     require_flower()
     from fedl2g.engines.flower.simulation import open_simulation
 
-    return open_simulation(setup)
+    return open_simulation(setup, scratch)
 
 
 engines.register("flower", open_flower, open_flower)

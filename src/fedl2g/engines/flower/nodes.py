@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
 
 from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
 
 from fedl2g.engines.flower import messages
 from fedl2g.engines.flower.messages import Refused
@@ -18,10 +18,32 @@ _log = logging.getLogger(__name__)
 _RESTART_POLLS = 20  # polls between two checks for restarted nodes
 
 
+class NodeView(Protocol):
+    """What a grid says of a node that is connected."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def last_activated_at(self) -> str: ...
+
+
+class MessageGrid(Protocol):
+    """The part of Flower's Grid that is used here."""
+
+    def get_node_ids(self) -> Iterable[int]: ...
+
+    def get_nodes(self) -> Iterable[NodeView]: ...
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str | None]: ...
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
+
+
 class Nodes:
     """Maps clients to nodes by querying each node once for its identity, and exchanges messages with them."""
 
-    def __init__(self, grid: Grid, clients: int, terms: Terms, clock: Clock = time) -> None:
+    def __init__(self, grid: MessageGrid, clients: int, terms: Terms, clock: Clock = time) -> None:
         self.grid = grid
         self.clients = clients
         self.terms = terms
@@ -56,12 +78,8 @@ class Nodes:
         self._next_query = now + max(self.terms.poll_seconds, self.terms.first_pause)
         known = {*self._homes.values(), *self.rejected, *self._queries.values()}
         queries = [Message(RecordDict(), node, "query") for node in self.grid.get_node_ids() if node not in known]
-        sent = self.push(queries)
-        self._queries |= {
-            query.metadata.message_id: query.metadata.dst_node_id
-            for query in queries
-            if query.metadata.message_id in sent
-        }
+        sent = zip(self.push(queries), queries, strict=True)
+        self._queries |= {name: query.metadata.dst_node_id for name, query in sent if name is not None}
 
     def _register(self, node: int, message: Message) -> None:
         if message.has_error():
@@ -78,12 +96,13 @@ class Nodes:
             self._homes[client] = node
             _log.info("client %d lives on node %d", client, node)
 
-    def push(self, requests: Sequence[Message]) -> set[str]:
-        """Send messages and record their nodes' start times; returns the ids of the accepted messages."""
+    def push(self, requests: Sequence[Message]) -> list[str | None]:
+        """Send messages and record their nodes' start times; returns their ids, None for those not accepted."""
         if not requests:
-            return set()
+            return []
         self._started |= self._starts()
-        return set(self.grid.push_messages(requests))
+        sent: list[str | None] = list(self.grid.push_messages(requests))
+        return sent or [None] * len(requests)  # Flower's answer if together they are too large
 
     def pull(self, ids: Collection[str]) -> Iterable[Message]:
         """The replies that have arrived for messages with these ids."""

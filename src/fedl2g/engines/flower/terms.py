@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -20,10 +19,6 @@ class Clock(Protocol):
     def sleep(self, seconds: float, /) -> None: ...
 
 
-def _always_reachable() -> None:
-    """The default for grids that reconnect by themselves."""
-
-
 @dataclass(frozen=True)
 class Terms:
     """How requests are polled and retried, which differs between deployment and simulation; defaults: deployment."""
@@ -39,8 +34,6 @@ class Terms:
     """Whether a node's refusal ends the run with its error; if not, its client counts as absent."""
     retries: bool = True
     """Whether clients are retried when all have answered but too few replies are usable; if not, the run ends."""
-    ensure_reachable: Callable[[], None] = _always_reachable
-    """Raises when no node can ever answer again."""
 
     def pause(self, failures: int) -> float:
         """Seconds to wait after this many failures (exponential backoff)."""
