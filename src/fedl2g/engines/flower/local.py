@@ -74,11 +74,7 @@ class LocalGrid:
 
     def get_nodes(self) -> list[LocalNode]:
         """All nodes, which are always there."""
-        return [LocalNode(number) for number in self.get_node_ids()]
-
-    def get_node_ids(self) -> list[int]:
-        """The nodes' numbers."""
-        return list(range(1, self.clients + 1))
+        return [LocalNode(number) for number in range(1, self.clients + 1)]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send messages; returns their ids."""
