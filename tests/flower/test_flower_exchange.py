@@ -131,6 +131,27 @@ def test_a_node_that_fails_to_say_who_it_is_is_asked_again(world: World) -> None
     assert world.nodes[1] == 101
 
 
+def test_a_node_whose_introduction_always_fails_is_given_up_until_it_is_restarted(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.node(1).handle = lambda request: Message(Error(8, "no file\x1b[2J"), reply_to=request)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(200):
+            world.meet()
+            world.clock.sleep(1)
+    assert world.node(1).received == ["query"] * QUICK.introductions
+    assert world.nodes.rejected == {101}
+    assert [line for line in caplog.messages if "given up" in line] == [
+        "node 101 is given up: it failed 10 times to say which client it is (no file [2J); restart its site"
+    ]
+    assert {world.nodes[client] for client in (0, 2)} == {100, 102}
+    world.node(1).started, world.node(1).handle = "twice", answering(1)
+    assert world.nodes.restarted(waiting=False) == {101}
+    world.clock.sleep(1)
+    world.meet()
+    assert world.nodes[1] == 101
+
+
 def test_a_restart_is_seen_until_the_node_gets_a_message_again(world: World) -> None:
     world.meet()
     world.node(1).started = "twice"

@@ -21,19 +21,22 @@ def main() -> None:
     """Serve the connection whose file descriptor is the first argument until the other side is gone."""
     torch.set_num_threads(1)
     take_identity()
-    connection = Connection(int(sys.argv[1]))
     try:
-        while True:
-            header, payload = wire.receive(connection)
-            try:
-                records, arrays = split_records(_answer(header, payload))
-                wire.send(connection, {"done": header["message"], "records": records}, arrays)
-            except (EOFError, ConnectionError):
-                raise
-            except Exception:
-                wire.send(connection, {"error": "ClientApp", "message": traceback.format_exc()})
+        serve(Connection(int(sys.argv[1])))
     except (EOFError, OSError):
         sys.exit(0)
+
+
+def serve(connection: Connection) -> None:
+    """Answer messages; raises EOFError or OSError when the other side is gone."""
+    while True:
+        header, payload = wire.receive(connection)
+        try:
+            records, arrays = split_records(_answer(header, payload))
+        except Exception:
+            wire.send(connection, {"error": "ClientApp", "message": traceback.format_exc()})
+        else:
+            wire.send(connection, {"done": header["message"], "records": records}, arrays)
 
 
 def _answer(header: wire.Header, payload: Payload) -> RecordDict:

@@ -30,6 +30,8 @@ class Terms:
     longest_pause: float = 30.0
     attempts: int | None = None
     """Consecutive failures of a client that end the run; None: it is retried until the deadline."""
+    introductions: int = 10
+    """How often a node that fails to say which client it is is asked, before it is given up until it is restarted."""
     refusal_ends_run: bool = False
     """Whether a node's refusal ends the run with its error; if not, its client counts as absent."""
     retries: bool = True
