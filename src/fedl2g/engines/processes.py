@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -12,10 +11,12 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 from fedl2g.engines import wire
-from fedl2g.interrupts import process_ended, start_process
+from fedl2g.interrupts import SIGNALS, process_ended, start_process
 from fedl2g.payload import Payload
 
 WORKER = "fedl2g.engines.worker"
+# First of all, before seconds of imports, it sees to it that it ends with this process.
+_START = "from fedl2g import interrupts; interrupts.end_with_parent(); from {module} import main; main()"
 
 
 class WorkerProcess:
@@ -26,9 +27,9 @@ class WorkerProcess:
         self.busy = False
         ours, theirs = socket.socketpair()
         self._process = start_process(
-            [sys.executable, "-m", module, str(theirs.fileno())],
+            [sys.executable, "-c", _START.format(module=module), str(theirs.fileno())],
             first=None,  # it finishes the round
-            second=signal.SIGKILL,
+            blocked=SIGNALS,
             pass_fds=[theirs.fileno()],
             env={**os.environ, "PYTHONPATH": self.import_path},
             stdin=subprocess.DEVNULL,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +20,7 @@ from fedl2g.engines.flower.store import NodeStore, TrainedRound
 from fedl2g.engines.flower.terms import Clock, Terms
 from fedl2g.engines.states import client_file, client_files, read_state, write_state
 from fedl2g.setup import Setup
+from fedl2g.temporary import remove_folder, temporary_folder
 
 # All clients are on this machine: a refusal is an error of the run itself, and a retry would give the same unusable
 # reply. A process that died is replaced; twelve deaths in a row, two minutes, are not by chance.
@@ -59,17 +59,17 @@ class Simulation:
         self.workers = min(workers, nodes)
         if scratch is not None:
             scratch.mkdir(parents=True, exist_ok=True)
-        self.root = Path(tempfile.mkdtemp(prefix="fedl2g-flower-", dir=scratch)).resolve()
+        self.root = temporary_folder("flower", scratch).resolve()
         try:
             self.grid = LocalGrid(self.root, nodes, self.workers)
         except BaseException:
-            shutil.rmtree(self.root, ignore_errors=True)
+            remove_folder(self.root)
             raise
 
     def close(self) -> None:
         """Give its processes back and delete its clients."""
         self.grid.close()
-        shutil.rmtree(self.root, ignore_errors=True)
+        remove_folder(self.root)
 
 
 class SimulationEngine(GridEngine):
