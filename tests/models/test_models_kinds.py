@@ -144,6 +144,8 @@ def test_without_a_forward_derivative_it_falls_back_once_and_says_so(caplog: pyt
     guide = torch.randn(3, 3, dtype=torch.float64)
     with caplog.at_level(logging.WARNING):
         found = [guidance(model, study, quiz, guide, lr=0.3, space="logits") for _ in range(3)]
+        other = SplitModel(nn.Sequential(nn.Linear(4, 6), _Cubes(), nn.Dropout(0.5)), nn.Linear(6, 3)).double()
+        guidance(other, study, quiz, guide, lr=0.3, space="logits")  # another client's
     assert [record.message.count("double backward") for record in caplog.records] == [1]
     wanted = guidance(twin, study, quiz, guide, lr=0.3, space="logits")
     for one in found:
