@@ -21,7 +21,7 @@ def test_a_network_by_name_has_the_common_width(name: str) -> None:
     for _ in range(2):
         torch.manual_seed(4)
         built.append(build_model(name, classes=3, inputs=SHAPE, feature_dim=64))
-    features, logits = built[0](torch.rand(2, *SHAPE.shape))
+    features, logits = built[0].eval()(torch.rand(2, *SHAPE.shape))
     assert (tuple(features.shape), tuple(logits.shape)) == ((2, 64), (2, 3))
     for one, other in zip(*(network.state_dict().values() for network in built), strict=True):
         assert torch.equal(one, other)  # the generator decides, not a file of weights
