@@ -33,7 +33,7 @@ class Kind:
 def signals(folder: Path) -> Any:
     random = np.random.default_rng(0)
     labels = np.array(["walk", "rest"])[np.arange(COUNT) % 2]
-    inputs = random.normal(3.0, 1.0, (COUNT, 2, 16)) * np.where(labels == "walk", 3.0, 0.3)[:, None, None]
+    inputs = random.normal(3.0, 1.0, (COUNT, 2, 16)) + np.where(labels == "walk", 4.0, 0.0)[:, None, None]
     np.savez(folder / "motion.npz", inputs=inputs, labels=labels, groups=np.array(["ann", "bob"]).repeat(COUNT // 2))
     np.save(folder / "again.npy", inputs[:6])
     return labels[:6]
@@ -50,7 +50,7 @@ def table(folder: Path) -> Any:
             "state": np.array(["well", "ill"])[ill],
         }
     )
-    frame.loc[5, "age"] = None
+    frame.loc[20, "age"] = None
     frame.to_csv(folder / "patients.csv", index=False)
     frame.drop(columns="state").head(6).assign(sex="x").to_csv(folder / "again.csv", index=False)
     return frame["state"].to_numpy()[:6]
@@ -77,7 +77,7 @@ KINDS = {
     "text": Kind(
         texts, ("--dataset", "news.csv", "--text", "title,body", "--label", "topic", "--ignore", "paper", "--partition",
                 "iid", "--models", "text_bag,text_transformer"),
-        "again.csv", (6,),
+        "again.csv", (7,),
     ),
 }  # fmt: skip
 

@@ -107,9 +107,9 @@ def test_sites_learn_together_and_keep_their_statistics(folder: Path) -> None:
     experiment = coordinator.experiment
     server = get_method(experiment.method.name).server(experiment.method, coordinator.setup.task)
     nodes: list[Node] = []
-    for round in (1, 2):
+    for number in (1, 2):
         for file in files:
-            request = asked(coordinator, server, round)
+            request = asked(coordinator, server, number)
             node = make_node(file, request)
             reply = node.train(request)
             assert set(reply.payload) == {"ids", "rows"}  # and no statistics
