@@ -17,6 +17,7 @@ from fedl2g.deploy.own_site import _describe
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.experiment.identity import SITES
+from fedl2g.federation import Federation, Observer
 from fedl2g.privacy.mechanism import Mechanism
 from fedl2g.privacy.noise_key import KEY_VARIABLE, check_key, key_fingerprint
 from fedl2g.report.collect import group_runs, read_runs
@@ -55,15 +56,22 @@ def test_a_fingerprint_is_salted_and_holds_nothing_of_the_key(monkeypatch: pytes
             check_key(forged, tmp_path)
 
 
+class _Crash(Observer):
+    def on_round(self, federation: Federation, record: RoundRecord) -> None:
+        if record.round == 1:
+            raise ZeroDivisionError
+
+
 @pytest.fixture(scope="module")
 def started(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run of two rounds without a key, and one with a key."""
+    """Runs without and with a key that ended after one of two rounds."""
     paths = {name: tmp_path_factory.mktemp("runs") / name for name in ("open", "secret")}
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(KEY_VARIABLE, raising=False)
-        fedl2g.run(tiny(**PRIVATE), paths["open"])
-        patch.setenv(KEY_VARIABLE, SECRET)
-        fedl2g.run(tiny(**PRIVATE), paths["secret"])
+        for path in paths.values():
+            with pytest.raises(ZeroDivisionError):
+                fedl2g.run(tiny(**PRIVATE), path, [_Crash()])
+            patch.setenv(KEY_VARIABLE, SECRET)
     return paths
 
 
@@ -81,23 +89,11 @@ def test_a_run_goes_on_with_its_own_key_alone(
     if key is not None:
         monkeypatch.setenv(KEY_VARIABLE, key)
     before = {path: path.read_bytes() for path in started[run].rglob("*") if path.is_file()}
-    for attempt in (
-        lambda: fedl2g.resume(started[run], rounds=4),
-        lambda: fedl2g.run(tiny(**{**PRIVATE, "rounds": 4}), started[run]),
-    ):
+    for attempt in (lambda: fedl2g.resume(started[run]), lambda: fedl2g.run(tiny(**PRIVATE), started[run])):
         with pytest.raises(SettingError, match=why) as caught:
             attempt()
         assert "\n" not in str(caught.value)
     assert before == {path: path.read_bytes() for path in started[run].rglob("*") if path.is_file()}
-
-
-def test_with_its_key_a_run_goes_on(started: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KEY_VARIABLE, SECRET)
-    assert fedl2g.resume(started["secret"]).guarantee == "secret noise"  # finished: nothing is drawn
-    assert fedl2g.resume(started["secret"], rounds=3).rounds == 3
-    about = started["secret"] / "run.json"
-    assert SECRET not in about.read_text()
-    assert json.loads((started["open"] / "run.json").read_text())["noise_key"] is None
 
 
 def test_a_run_that_does_not_say_is_refused(started: dict[str, Path]) -> None:
@@ -106,7 +102,7 @@ def test_a_run_that_does_not_say_is_refused(started: dict[str, Path]) -> None:
     about.write_text(json.dumps({name: value for name, value in values.items() if name != "noise_key"}))
     try:
         with pytest.raises(RunError, match="'noise_key' is missing"):
-            fedl2g.resume(started["open"], rounds=5)
+            fedl2g.resume(started["open"])
     finally:
         about.write_text(json.dumps(values))
 
@@ -117,8 +113,16 @@ def _printed(thing: object) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
-@pytest.mark.parametrize(("run", "simulated"), [("open", True), ("secret", False)])
-def test_the_label_stands_wherever_the_guarantee_does(run: str, simulated: bool, started: dict[str, Path]) -> None:
+@pytest.mark.parametrize(("run", "key", "simulated"), [("open", None, True), ("secret", SECRET, False)])
+def test_with_its_key_a_run_goes_on_and_the_label_stands_wherever_the_guarantee_does(
+    run: str, key: str | None, simulated: bool, started: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert SECRET not in (started[run] / "run.json").read_text()
+    if key is not None:
+        monkeypatch.setenv(KEY_VARIABLE, key)
+    assert fedl2g.resume(started[run]).rounds == 2
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    assert fedl2g.resume(started[run]).rounds == 2  # finished: nothing is drawn, and no key is needed
     (one,) = read_runs([started[run]], trust=True)
     result = one.directory.result()
     assert result is not None

@@ -8,7 +8,7 @@ import sys
 import types
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fedl2g.round.record import (
     MB,
@@ -151,7 +151,7 @@ def _kinds() -> dict[str, Any]:
 def _fits(value: object, kind: Any) -> bool:
     """Whether a value from a file has the given type; numbers must be finite, and booleans are not numbers."""
     origin, inside = get_origin(kind), get_args(kind)
-    if origin is types.UnionType:
+    if origin in (types.UnionType, Union):  # the second with a Literal
         return any(_fits(value, one) for one in inside)
     if origin is Literal:
         return value in inside
