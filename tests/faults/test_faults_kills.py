@@ -25,8 +25,9 @@ pytestmark = [
 ]
 
 SEED = 20
-KILLS = 4  # of each experiment, the last one on workers
+ENGINES = ("inline", "inline", "workers", "flower")  # a kill each, of every experiment
 GONE_SECONDS = 10.0
+_STARTING = 4.0  # seconds, of processes that import torch
 _LONGER: dict[str, Any] = {"rounds": 4, "participation": 0.75, "execution": {"checkpoint_every": 1}}
 _OPTIONS = {
     "name": "fedl2g-l",
@@ -115,7 +116,6 @@ def test_a_run_killed_at_a_random_moment_ends_like_its_undisturbed_twin(
     name: str, tmp_path: Path, outcome: Callable[[Path], dict[str, Any]], record_property: Callable[[str, object], None]
 ) -> None:
     one = EXPERIMENTS[name]()
-    on_workers = Experiment(**{**dict(one), "execution": {**dict(one.execution), "engine": "workers", "workers": 2}})
     started = time.monotonic()
     twin = _start(one, tmp_path / "twin")
     twin.join(600)
@@ -123,22 +123,16 @@ def test_a_run_killed_at_a_random_moment_ends_like_its_undisturbed_twin(
     assert twin.exitcode == 0
     expected = outcome(tmp_path / "twin")
     draw = random.Random(f"{SEED} {name}")
-    different = workers = begun = 0
-    for number in range(KILLS):
+    different = processes = begun = 0
+    for number, engine in enumerate(ENGINES):
         out = tmp_path / f"run-{number}"
-        if number < KILLS - 1:
-            _killed(one, out, seconds, draw)
-        else:
-            workers += _killed(on_workers, out, seconds + 4.0, draw) > 0
+        execution = {**dict(one.execution), "engine": engine, "workers": 2}
+        starting = 0.0 if engine == "inline" else _STARTING
+        processes += _killed(Experiment(**{**dict(one), "execution": execution}), out, seconds + starting, draw) > 0
         begun += (out / "run.json").is_file()
         fedl2g.run(one, out)
         different += outcome(out) != expected
         assert sorted(path.name for path in out.iterdir() if path.name.startswith((".", "scratch"))) == []
-    counts = {
-        "kills": KILLS,
-        "after the run had begun": begun,
-        "with worker processes": workers,
-        "different": different,
-    }
-    record_property("figures", {"kills at random moments": counts})
+    counts = {"kills": len(ENGINES), "in a run that had begun": begun, "with worker processes": processes}
+    record_property("figures", {"kills at random moments": {**counts, "different": different}})
     assert different == 0

@@ -29,6 +29,7 @@ RUN = ("run", *TINY, "--out", "one")
 COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {  # arguments, their runs, exit code
     "run": (RUN, ("one",), 130),
     "run on workers": ((*RUN, "--engine", "workers", "--workers", "2"), ("one",), 130),
+    "run on flower": ((*RUN, "--engine", "flower", "--workers", "2"), ("one",), 130),
     "compare": (("compare", *TINY, "--methods", "local,fedproto", "--out", "both"), ("both/local-s0",), 130),
     "compare in two processes": (
         ("compare", *TINY, "--methods", "local,fedproto", "--jobs", "2", "--out", "both"),
