@@ -22,6 +22,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedl2g.datasets import Partition, load_dataset, make_partition
+from fedl2g.datasets.tables import Roles
 from fedl2g.engines.base import Evaluation
 from fedl2g.engines.flower import messages
 from fedl2g.engines.flower.messages import Request
@@ -175,9 +176,9 @@ def _partition(place: Path) -> None:
     assert set(held) <= set(range(12))
 
 
-def _dataset(name: str) -> Callable[[Path], None]:
+def _dataset(name: str, roles: Roles | None = None) -> Callable[[Path], None]:
     def read(place: Path) -> None:
-        found = load_dataset(str(place / name), data_dir=place / "cache")
+        found = load_dataset(str(place / name), data_dir=place / "cache", roles=roles)
         labels = np.asarray(found.labels)
         assert 0 <= labels.min() <= labels.max() < found.classes
 
@@ -218,8 +219,8 @@ TARGETS: dict[str, Target] = {
         _message(lambda records: messages.unpack_evaluation(records, client=1, run="ab12", round=3)),
         (_to_json(messages.pack_evaluation("ab12", 3, _SCORES)),),
     ),
-    "experiment": Target(_experiment, (_EXPERIMENT.to_toml().encode(), b'method = "fedl2g-l"\nrounds = 3\n')),
-    "override": Target(_override, (b"rounds=5", b"method.server_lr=1", b"models=[1,2]", b"noise.std=0.1")),
+    "experiment": Target(_experiment, (_EXPERIMENT.to_toml().encode(), b'method = "fedl2g-l"\nrounds = 60\n')),
+    "override": Target(_override, (b"rounds=60", b"method.server_lr=1", b"models=cnn4", b"noise.std=0.1")),
     "reference": Target(_reference, (b"package.module:name", b"a.b.c:d_e", b"dirichlet:0.1", b"C:\\x")),
     "partition": Target(
         _in_file("split.json", _partition),
@@ -231,5 +232,5 @@ TARGETS: dict[str, Target] = {
     "result.json": Target(_in_file("result.json", _result), (json.dumps(_RESULT.to_dict()).encode(),)),
     "checkpoint": Target(_in_file("state.json", lambda place: Checkpoint(place).state), (json.dumps(_STATE).encode(),)),
     "npz": Target(_in_file("data.npz", _dataset("data.npz")), (_npz(),)),
-    "csv": Target(_in_file("data.csv", _dataset("data.csv")), (_CSV,)),
+    "csv": Target(_in_file("data.csv", _dataset("data.csv", Roles(label="label"))), (_CSV,)),
 }
