@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import warnings
 from typing import NoReturn
 
 import click
@@ -48,7 +47,6 @@ app.add_task("Your shell", print_completion)
 def main() -> NoReturn:
     """Run the command; a FedL2GError becomes one sentence on stderr and its exit code."""
     logging.basicConfig(format="fedl2g: %(message)s", level=logging.WARNING, stream=sys.stderr)
-    warnings.filterwarnings("ignore", category=FutureWarning, module="ray")  # at its start
     sys.path.append(os.getcwd())  # so that "my_models:network" is found in the working directory
     end_with_parent()
     with two_step_interrupts():
