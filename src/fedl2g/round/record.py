@@ -130,9 +130,9 @@ def epsilon_text(epsilon: float, guarantee: Guarantee | None) -> str:
     return f"{epsilon:.3g}" if guarantee == "secret noise" else f"{epsilon:.3g} (simulated)"
 
 
-def chosen_on(selection: Selection) -> str:
-    """How the best round was chosen, in words for tables and pages."""
-    return f"best round chosen on {selection} data"
+def chosen_on(*selections: Selection) -> str:
+    """How the best rounds were chosen, in words for tables and pages."""
+    return ", ".join(f"best round chosen on {selection} data" for selection in sorted(set(selections)))
 
 
 @functools.cache
