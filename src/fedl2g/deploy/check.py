@@ -7,14 +7,14 @@ import os
 import socket
 import ssl
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedl2g.deploy.coordinator import Coordinator, read_coordinator
 from fedl2g.deploy.package import check_package
 from fedl2g.deploy.site_file import SiteFile, read_site
+from fedl2g.deploy.verdict import Verdict, attempt
 from fedl2g.errors import FedL2GError
 
 if TYPE_CHECKING:
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     from fedl2g.setup import Setup
 
 _TIMEOUT = 5.0  # seconds
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The outcome of one check."""
-
-    what: str
-    good: bool
-    detail: str
 
 
 def check_site(
@@ -42,22 +33,15 @@ def check_site(
     except FedL2GError as error:
         yield Verdict("files", False, str(error))
         return
-    yield _try("package", lambda: check_package(file.package, site_path))
+    yield attempt("package", lambda: check_package(file.package, site_path))
     yield _identity(file, coordinator)
-    yield _try("limits", lambda: _limits(file, coordinator))
+    yield attempt("limits", lambda: _limits(file, coordinator))
     yield from _training(file, coordinator)
-    yield _try("store", lambda: _writable(file.path(file.store)))
-    yield _try("node key", lambda: _private_key(file))
-    yield _try("certificate", lambda: _certificate(file))
+    yield attempt("store", lambda: _writable(file.path(file.store)))
+    yield attempt("node key", lambda: _private_key(file))
+    yield attempt("certificate", lambda: _certificate(file))
     if not offline:
-        yield _try("server", lambda: _connect(file))
-
-
-def _try(what: str, attempt: Callable[[], str]) -> Verdict:
-    try:
-        return Verdict(what, True, attempt())
-    except (FedL2GError, OSError, ValueError, RuntimeError) as error:
-        return Verdict(what, False, str(error) or type(error).__name__)
+        yield attempt("server", lambda: _connect(file))
 
 
 def _identity(file: SiteFile, coordinator: Coordinator) -> Verdict:
@@ -85,13 +69,13 @@ def _training(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
         found.append(load_data(file, table.classes, table.inputs))
         return f"{len(found[0])} {found[0].schema} in {file.data}"
 
-    yield _try("data", data)
+    yield attempt("data", data)
     if found:
-        yield _try("labels", lambda: _labels(found[0]))
-        yield _try("split", lambda: _split(own_site(file, coordinator.experiment, found[0])))
-    yield _try("model", lambda: _model(file, coordinator))
+        yield attempt("labels", lambda: _labels(found[0]))
+        yield attempt("split", lambda: _split(own_site(file, coordinator.experiment, found[0])))
+    yield attempt("model", lambda: _model(file, coordinator))
     if found:
-        yield _try("batch", lambda: _batch(file, coordinator, found[0]))
+        yield attempt("batch", lambda: _batch(file, coordinator, found[0]))
 
 
 def _labels(dataset: Dataset) -> str:

@@ -1,4 +1,4 @@
-"""The coordinator's file: the experiment, and what all sites share (classes, image shape, list of sites)."""
+"""The coordinator's file: the experiment, and what all sites share (classes, image shape, sites, address)."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class FederationTable(BaseModel):
     classes: tuple[str, ...] = Field(min_length=2)
     image_shape: tuple[int, int, int]
     sites: tuple[str, ...] = Field(min_length=1)
+    address: str | None = Field(None, pattern=r"^[^:/\s]+:\d+$")
+    """Where the sites reach the SuperLink."""
 
     @field_validator("classes", "sites")
     @classmethod

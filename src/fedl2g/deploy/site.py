@@ -13,6 +13,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -21,11 +22,12 @@ from flwr.app import Error, Message, RecordDict
 
 from fedl2g.deploy import runtime
 from fedl2g.deploy.children import Child, start_child
+from fedl2g.deploy.health import pulse_file
 from fedl2g.deploy.package import check_package
 from fedl2g.deploy.runtime import Runtime, Task
 from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.deploy.site_log import log_to_stderr
-from fedl2g.engines.flower.identity import pack_identity, pack_refusal
+from fedl2g.engines.flower.identity import Told, pack_identity, pack_refusal
 from fedl2g.engines.flower.strict import shown
 from fedl2g.errors import PayloadError, RunError, SettingError
 from fedl2g.files import reason_of
@@ -33,6 +35,7 @@ from fedl2g.files import reason_of
 _log = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
 _POLL_SECONDS = 0.25
+_PULSE_SECONDS = 10.0
 _FAILED = 0  # Flower's code of an unknown error: the coordinator asks again
 
 
@@ -100,15 +103,25 @@ class Site:
         self._supernode = supernode
         self._trainer = trainer
         self._messages = messages
+        self._pulse = pulse_file(file)
+        self._last_pulse = -_PULSE_SECONDS
 
     def serve(self) -> None:
         """Answer messages until the SuperNode has ended."""
-        while self._supernode.exit_code is None:
+        while self._runs():
             task = self._next()
             if task is None:
                 time.sleep(_POLL_SECONDS)
             else:
                 self._finish(task)
+
+    def _runs(self) -> bool:
+        """Whether the SuperNode runs; also leaves a sign of life for `fedl2g deploy health`."""
+        if time.monotonic() - self._last_pulse >= _PULSE_SECONDS:
+            self._last_pulse = time.monotonic()
+            with suppress(OSError):
+                self._pulse.touch()
+        return self._supernode.exit_code is None
 
     def _next(self) -> Task | None:
         try:
@@ -135,11 +148,9 @@ class Site:
         if not message.has_content():
             return pack_refusal(PayloadError("the message: it has no content"))
         if kind == "query":
-            return pack_identity(self._file.client_id)
+            return pack_identity(self._file.client_id, told_by(self._file))
         try:
-            return self._trainer.answer(
-                kind, message.content, limits.seconds, lambda: self._supernode.exit_code is None
-            )
+            return self._trainer.answer(kind, message.content, limits.seconds, self._runs)
         except TimeoutError:
             refusal = limits.too_slow()
             _log.warning("refused: %s", refusal)
@@ -147,6 +158,11 @@ class Site:
         except TrainerLost as error:
             _log.warning("%s: %s", shown(kind), error)
             return Error(_FAILED, str(error))
+
+
+def told_by(file: SiteFile) -> Told:
+    """What a site's file lets the coordinator's records say."""
+    return Told(file.model if file.tell.model else None, file.tell.samples)
 
 
 def run_site(path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedl2g.engines.flower.identity import Refused, unpack_identity
+from fedl2g.engines.flower.identity import Refused, Told, unpack_identity, unpack_told
 from fedl2g.engines.flower.strict import printable
 from fedl2g.engines.flower.terms import Clock, Terms
 from fedl2g.errors import PayloadError
@@ -35,6 +35,7 @@ class Nodes:
         self.keys = keys
         self.rejected: set[int] = set()  # nodes that hold none of our clients
         self.false_claims: dict[int, str] = {}  # client -> why the node with its key is refused
+        self.told: dict[int, Told] = {}  # what the nodes tell of their clients
         self._owners: dict[int, int] = {}  # node -> the client to which its key belongs
         self._homes: dict[int, int] = {}  # client -> node
         self._queries: dict[str, int] = {}  # message id -> node whose identity was queried
@@ -84,7 +85,7 @@ class Nodes:
             _log.warning("node %d did not identify itself: %s", node, printable((message.error.reason or "")[:500]))
             return
         try:
-            client = unpack_identity(message.content, self.clients)
+            client, told = unpack_identity(message.content, self.clients), unpack_told(message.content)
             self._check_key(node, client)
             if client in self._homes:
                 raise PayloadError(f"it claims to be client {client}, which lives on node {self._homes[client]}")
@@ -93,6 +94,7 @@ class Nodes:
             _log.warning("node %d is refused: %s", node, " ".join(str(error).split()))
         else:
             self._homes[client] = node
+            self.told[client] = told
             _log.info("client %d lives on node %d", client, node)
 
     def _check_key(self, node: int, client: int) -> None:
