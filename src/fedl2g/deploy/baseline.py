@@ -1,8 +1,8 @@
 """The twin of a site's network that trains on the site's own data alone, to say what the federation brings.
 
 A process of its own at the lowest priority: it takes the settings of the run, the site's own network and data, and
-the method `local`. Its records and its models stay in the site's store; it has no connection to anybody. It ends with the
-process that started it, and goes on after its last round when it is started again.
+the method `local`. Its records and its models stay in the site's store; it has no connection to anybody. It ends with
+the process that started it, and goes on after its last round when it is started again.
 """
 
 from __future__ import annotations

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import datetime
 import os
-import socket
-import ssl
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedl2g.deploy.certificates import check_validity, read_certificate
 from fedl2g.deploy.coordinator import Coordinator, read_coordinator
+from fedl2g.deploy.fleet import Answering, check_clock, check_registration, reach
 from fedl2g.deploy.package import check_package
 from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.deploy.verdict import Verdict, attempt
-from fedl2g.errors import FedL2GError
+from fedl2g.errors import FedL2GError, SettingError
 
 if TYPE_CHECKING:
     from fedl2g.datasets import Dataset
     from fedl2g.setup import Setup
-
-_TIMEOUT = 5.0  # seconds
 
 
 def check_site(
@@ -41,7 +38,7 @@ def check_site(
     yield attempt("node key", lambda: _private_key(file))
     yield attempt("certificate", lambda: _certificate(file))
     if not offline:
-        yield attempt("server", lambda: _connect(file))
+        yield from _coordinator(file, coordinator)
 
 
 def _identity(file: SiteFile, coordinator: Coordinator) -> Verdict:
@@ -153,25 +150,25 @@ def _private_key(file: SiteFile) -> str:
 
 
 def _certificate(file: SiteFile) -> str:
-    from cryptography import x509
-
     path = _superlink(file)[1]
-    certificate = x509.load_pem_x509_certificate(path.read_bytes())
-    now = datetime.datetime.now(datetime.UTC)
-    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-        raise ValueError(
-            f"{path}: not valid now, but from {certificate.not_valid_before_utc:%Y-%m-%d} to "
-            f"{certificate.not_valid_after_utc:%Y-%m-%d}; get the coordinator's current ca.crt"
-        )
-    return f"{path} is valid until {certificate.not_valid_after_utc:%Y-%m-%d}"
+    until = check_validity(path, read_certificate(path), "get the coordinator's current ca.crt")
+    return f"{path} is {until}"
 
 
-def _connect(file: SiteFile) -> str:
-    address, authority, _ = _superlink(file)
-    host, _, port = address.rpartition(":")
-    context = ssl.create_default_context(cafile=str(authority))
-    with (
-        socket.create_connection((host, int(port)), timeout=_TIMEOUT) as plain,
-        context.wrap_socket(plain, server_hostname=host) as secure,
-    ):
-        return f"{address} answers, {secure.version()}, certificate signed by {authority.name}"
+def _coordinator(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
+    """What can be asked only while the coordinator's SuperLink runs."""
+    found: list[Answering] = []
+
+    def server() -> str:
+        address, authority, _ = _superlink(file)
+        expected = coordinator.federation.address
+        if expected is not None and expected != address:
+            raise SettingError(f"{address}: the coordinator's experiment.toml says {expected}; correct site.toml")
+        read_certificate(authority)
+        found.append(reach(address, authority))
+        return f"{address} answers, {found[0].version}, certificate signed by {authority.name}"
+
+    yield attempt("server", server)
+    if found:
+        yield attempt("clock", lambda: check_clock(found[0]))
+        yield attempt("registration", lambda: check_registration(*_superlink(file)))
