@@ -60,8 +60,8 @@ def reach(address: str, authority: Path) -> Answering:
         ) from error
     except OSError as error:
         raise SettingError(
-            f"{address}: cannot be reached ({error.strerror or error}); check the address, and whether the coordinator's "
-            "SuperLink is running"
+            f"{address}: cannot be reached ({error.strerror or error}); check the address, and whether the "
+            "coordinator's SuperLink is running"
         ) from error
     finally:
         connection.close()
@@ -78,8 +78,8 @@ def _certificate_problem(address: str, authority: Path, error: ssl.SSLCertVerifi
         return f"{address}: its certificate is not valid yet; this machine's clock is behind: set it"
     if error.verify_code in _OTHER_NAME:
         return (
-            f"{address}: its certificate is for another name ({error.verify_message}); use the coordinator's address as "
-            "it is in its certificate"
+            f"{address}: its certificate is for another name ({error.verify_message}); use the coordinator's address "
+            "as it is in its certificate"
         )
     return (
         f"{address}: this {authority.name} is not the coordinator's: it did not sign the certificate there; get ca.crt "
