@@ -11,6 +11,7 @@ import ssl
 import time
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import Any
 
 from fedl2g.errors import SettingError
 
@@ -122,10 +123,8 @@ def check_registration(address: str, authority: Path, private_key: Path) -> str:
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise SettingError(f"{private_key}: not an elliptic-curve key; make one with `fedl2g deploy key`")
     public = private.public_key()
-    interceptors = [
-        RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-        NodeAuthHttpInterceptor(private, public),
-    ]
+    signed = NodeAuthHttpInterceptor(private, public)
+    interceptors: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), signed]
     request = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=_NO_INTERVAL)
     with FleetHttpClient.from_server_address(
         address, False, authority.read_bytes(), interceptors=interceptors
