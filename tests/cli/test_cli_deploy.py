@@ -312,7 +312,9 @@ SPOILED: dict[str, tuple[Any, dict[str, str], set[str]]] = {
     ),
     "no key": (lambda n: (n / "node_key").unlink(), {"node key": "node_key", "registration": "node_key"}, set()),
     "a key for everybody": (lambda n: (n / "node_key").chmod(0o644), {"node key": "chmod 600"}, set()),
-    "a key of another kind": (_spoil_key, dict.fromkeys(("node key", "registration"), "not an elliptic-curve key"), set()),
+    "a key of another kind": (
+        _spoil_key, dict.fromkeys(("node key", "registration"), "not an elliptic-curve key"), set(),
+    ),
     "no certificate": (
         lambda n: (n / "ca.crt").unlink(),
         dict.fromkeys(("certificate", "server"), "get the coordinator's ca.crt again"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedl2g.datasets.arrays import numbered, sides_of, text_content
-from fedl2g.datasets.dataset import SIDES, Content
+from fedl2g.datasets.arrays import FILLED, numbered, text_content
+from fedl2g.datasets.dataset import Content
+from fedl2g.datasets.sides import names_sides, sides_of
 from fedl2g.errors import DataError, choices
 from fedl2g.files import reason_of
 from fedl2g.schema import Column, Schema
@@ -37,6 +38,10 @@ class Roles:
     group: str | None = None
     inputs: Schema | None = None
     """What the inputs must be, in a deployment: its columns, categories and number of tokens are used."""
+
+    def to_json(self) -> list[Any]:
+        """Plain values that differ where the roles do."""
+        return [self.label, self.text, self.ignore, self.group, self.inputs and self.inputs.to_json()]
 
 
 def listed(names: str | None) -> tuple[str, ...]:
@@ -76,22 +81,34 @@ def content_of_frame(frame: DataFrame, roles: Roles, origin: str) -> Content:
             f"{', '.join(map(str, frame.columns))} (--label COLUMN)"
         )
     group = (roles.group,) if roles.group else ()
-    for setting, names in (("label", (roles.label,)), ("text", roles.text), ("ignore", roles.ignore)):
-        for name in names:
+    wanted = (("label", (roles.label,)), ("partition", group), ("text", roles.text), ("ignore", roles.ignore))
+    for setting, columns in wanted:
+        for name in columns:
             _column(frame, name, setting, origin)
-    split = _given_split(frame, roles, origin)
     if roles.text:
-        texts = frame[list(roles.text)].fillna("").astype(str).agg(" ".join, axis=1).tolist()
-        content = text_content(texts, roles.inputs.shape[0] if roles.inputs else None)
-    else:
-        taken = {roles.label, *roles.ignore, *group, *((SPLIT,) if split is not None else ())}
-        content = _table(frame, [str(name) for name in frame.columns if name not in taken], roles, origin)
+        texts = frame[list(roles.text)].astype("string").fillna("").agg(" ".join, axis=1).tolist()
+        return labelled(text_content(texts, roles.inputs), frame, roles, origin)
+    others = {roles.label, roles.group, *roles.ignore, *((SPLIT,) if _has_split(frame, roles) else ())}
+    names = [str(name) for name in frame.columns if name not in others]
+    return labelled(_table(frame, names, roles, origin), frame, roles, origin)
+
+
+def labelled(content: Content, frame: DataFrame, roles: Roles, origin: str) -> Content:
+    """Samples with the labels, groups and split that the columns of a table give them."""
+    assert roles.label is not None
     labels, class_names = _numbers_of(_column(frame, roles.label, "label", origin), "labels", origin)
+    split = sides_of(frame[SPLIT].astype(str), origin) if _has_split(frame, roles) else None
     content = replace(content, labels=labels, class_names=class_names, split=split)
     if roles.group is None:
         return content
     groups, names = _numbers_of(_column(frame, roles.group, "partition", origin), "groups", origin)
     return replace(content, groups=groups, group_names=names, group_column=roles.group)
+
+
+def _has_split(frame: DataFrame, roles: Roles) -> bool:
+    """Whether a column is a given split: by its name and by what is in it, unless it is used for something else."""
+    others = (roles.label, roles.group, *roles.ignore, *roles.text)
+    return SPLIT in frame.columns and SPLIT not in others and names_sides(frame[SPLIT].astype(str).unique())
 
 
 def _column(frame: DataFrame, name: str, setting: str, origin: str) -> Series[Any]:
@@ -101,24 +118,22 @@ def _column(frame: DataFrame, name: str, setting: str, origin: str) -> Series[An
 
 
 def _numbers_of(column: Series[Any], what: str, origin: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    import pandas
+
     missing = np.flatnonzero(column.isna())
     if len(missing):
         raise DataError(
             f"{origin}: {len(missing)} rows have no {what} (the first is row {missing[0]} in the column "
             f"{column.name!r}); fill them in or remove the rows"
         )
+    if isinstance(column.dtype, pandas.CategoricalDtype):  # its own order of names
+        names = column.cat.categories.astype(str).to_numpy().astype(np.str_)
+        return numbered(column.cat.codes.to_numpy(), names, what, len(column), origin)
     values = column.to_numpy()
     if values.dtype.kind == "f" and (values == np.rint(values)).all():
         values = values.astype(np.int64)
     whole = values.dtype.kind in "iu" and values.min() >= 0
     return numbered(values if whole else column.astype(str).to_numpy().astype(np.str_), None, what, len(values), origin)
-
-
-def _given_split(frame: DataFrame, roles: Roles, origin: str) -> NDArray[np.int64] | None:
-    if SPLIT not in frame.columns or SPLIT in (roles.label, roles.group, *roles.ignore, *roles.text):
-        return None
-    words = frame[SPLIT].astype(str).tolist()
-    return sides_of(words, origin) if {word.lower() for word in words} <= {*SIDES, "val", "valid"} else None
 
 
 def _table(frame: DataFrame, names: Sequence[str], roles: Roles, origin: str) -> Content:
@@ -158,12 +173,7 @@ def say_missing(frame: DataFrame, inputs: Schema, origin: str) -> None:
     """Name the columns with missing values, and say what stands for them."""
     counts = {column.name: int(frame[column.name].isna().sum()) for column in inputs.columns if column.name in frame}
     if found := [f"{name} {count}" for name, count in counts.items() if count]:
-        _log.warning(
-            "%s: values are missing (%s); a missing number becomes the mean of the client's own train samples, a "
-            "missing category is a category of its own",
-            origin,
-            ", ".join(found),
-        )
+        _log.warning("%s: values are missing (%s); %s", origin, ", ".join(found), FILLED)
 
 
 def encode_rows(frame: DataFrame, inputs: Schema, origin: str, *, unknown: bool = False) -> NDArray[np.float32]:
@@ -215,6 +225,28 @@ def differences(frame: DataFrame, inputs: Schema) -> Mapping[str, str]:
                 f"the column {column.name!r} has {unknown[0]!r}; expected one of {', '.join(column.categories)}"
             )
     return wrong
+
+
+def compare_columns(frame: DataFrame, inputs: Schema, others: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
+    """For each column of a schema, whether a table has it so, and in words what it has; `others` are known too."""
+    wrong = differences(frame, inputs)
+    for column in inputs.columns:
+        what = f"column {column.name}"
+        if column.name in wrong:
+            yield what, False, wrong[column.name]
+            continue
+        values = frame[column.name]
+        missing = f", {count} missing" if (count := int(values.isna().sum())) else ""
+        if column.categories is None:
+            numbers = _numbers(values, "the table")
+            known = numbers[~np.isnan(numbers)]
+            held = f"numbers from {known.min():g} to {known.max():g}" if len(known) else "numbers"
+        else:
+            held = f"{values.dropna().astype(str).nunique()} of {len(column.categories)} categories"
+        yield what, True, held + missing
+    unused = [str(name) for name in frame.columns if name not in {*others, *(column.name for column in inputs.columns)}]
+    if unused:
+        yield "columns", True, f"not used here: {', '.join(unused)}"
 
 
 def _names(inputs: Schema) -> str:
