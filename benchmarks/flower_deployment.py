@@ -54,7 +54,7 @@ class Deployment:
         self._call("sh", "coordinator/make-certificates.sh")
         _edit(folder / "coordinator" / "experiment.toml", 'name = "fedl2g-f"', 'name = "fedl2g-f"\nwarmup_rounds = 0')
         text = _SERVER.format(here=str(Path(__file__).parent), folder=str(folder))
-        (folder / "app" / "federation_app" / "server.py").write_text(text)
+        (folder / "coordinator" / "app" / "federation_app" / "server.py").write_text(text)
         for client, name in enumerate(self.names):
             at = folder / "sites" / name
             own = np.concatenate([setup.partition.train[client], setup.partition.test[client]])
@@ -78,7 +78,7 @@ class Deployment:
         for name in self.names:
             _wait(f"{name} joins", lambda log=self.folder / f"{name}.log": b"SuperNode ID" in log.read_bytes())
         waiting = self._idle(seconds)
-        self._call("sh", "coordinator/run.sh")
+        self._call("sh", "coordinator/run.sh", "--detach")
         return alone, waiting
 
     def train(self, round: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import http.server
 import json
+import re
 import shutil
 import socket
 import ssl
@@ -177,7 +178,7 @@ def test_a_site_in_order_passes_every_line(fedl2g: Any, hospitals: Path) -> None
     assert "site_code:build_model builds" in lines["model"][1]
     assert "10 samples forward and backward, loss 0." in lines["batch"][1]
     assert "TLSv1.3" in lines["server"][1]
-    assert "the coordinator's" in lines["clock"][1]
+    assert lines["clock"][1] == "it agrees with the coordinator's"
     assert lines["registration"][1] == "this site's key is registered at the coordinator"
     assert list(verdicts(fedl2g, hospitals, "--offline")[1]) == OFFLINE
 
@@ -352,7 +353,7 @@ SPOILED: dict[str, tuple[Any, dict[str, str], set[str]]] = {
     ),
     "a clock that is ahead": (
         lambda n: _answers(n, clock=-120.0),
-        {"clock": "this machine's clock is 120 s ahead of the coordinator's, which would refuse this site; set"},
+        {"clock": "s ahead of the coordinator's, which would refuse this site; set"},
         set(),
     ),
     "a clock that is behind": (
@@ -444,7 +445,7 @@ def test_a_new_federation_is_whole(target: str, fedl2g: Any, tmp_path: Path) -> 
     for name in files:
         text = (root / name).read_text()
         assert str(tmp_path) not in text, name  # it works wherever it is copied
-        assert not any(f"${word}" in text for word in ("root", "unit", "name", "keys", "site")), name
+        assert not re.search(r"\$(root|unit|name|keys|site)\b", text), name
         if name.endswith(".sh"):
             subprocess.run(["sh", "-n", str(root / name)], check=True)
         if name.endswith(".py"):

@@ -165,7 +165,7 @@ class RealFederation:
         process.wait()
 
     def run(self, name: str, **replies: object) -> Run:
-        """Start `flwr run` with a run directory of its own; two rounds, unless it goes on."""
+        """Start a run with a run directory of its own; two rounds, unless it goes on."""
         experiment = self.root / "coordinator" / f"{name}.toml"
         settings = {"minimum": 2, "below_minimum": "wait", **replies}
         lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
@@ -174,7 +174,7 @@ class RealFederation:
             f"rounds = 2\nevaluate_every = 2\npatience = 0\nbatch_size = 10\nclient_lr = 0.01\nseed = 0\n"
             f'[method]\nname = "fedl2g-f"\nwarmup_rounds = 0\n[replies]\n{lines}\n[federation]{table}'
         )
-        found = Run(self, experiment, self.root / name)
+        found = Run(self, experiment, self.root / "coordinator" / "runs" / name)
         found.start()
         return found
 
@@ -219,9 +219,9 @@ class Run:
         self.path = path
 
     def start(self) -> None:
-        """`flwr run`: from the start, or after the last round."""
+        """`fedl2g deploy run`: from the start, or after the last round."""
         self.federation.command(
-            "sh", "coordinator/run.sh", "--run-config", f'experiment="{self.experiment}" run="{self.path}"'
+            "sh", "coordinator/run.sh", "--detach", "--name", self.path.name, "--experiment", str(self.experiment)
         )
 
     def rounds(self) -> list[int]:

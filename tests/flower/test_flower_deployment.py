@@ -118,7 +118,7 @@ Path({folder!r}, str(os.getpid())).write_text(os.path.basename(sys.argv[0]) + " 
 def tampered_app(federation: RealFederation, marks: Path) -> Iterator[None]:
     """Inside the block every process that imports any part of the coordinator's app leaves a mark."""
     marks.mkdir()
-    files = sorted((federation.root / "app" / "federation_app").glob("*.py"))
+    files = sorted((federation.root / "coordinator" / "app" / "federation_app").glob("*.py"))
     before = {file: file.read_text(encoding="utf-8") for file in files}
     assert {file.name for file in files} == {"__init__.py", "client.py", "server.py"}
     for file, text in before.items():
@@ -240,7 +240,7 @@ def as_any_other_run(deployed: Path, inline: Path) -> None:
 
     def files(path: Path) -> set[str]:
         found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
-        return {name for name in found if not name.startswith("checkpoints/")} - {"log.txt", "lock"}
+        return {name for name in found if not name.startswith("checkpoints/")} - {"log.txt", "lock", "sites.json"}
 
     assert files(deployed) == files(inline)
     shown = []

@@ -19,6 +19,7 @@ _TIMEOUT = 5.0  # seconds
 _NO_INTERVAL = (
     0.0  # of heartbeats: refused by the SuperLink after it has looked the key up, so that nothing is activated
 )
+_NEAR = 3.0  # seconds: what cannot be told apart
 _AHEAD, _BEHIND = 4.0, 300.0  # seconds: beyond them a SuperLink refuses a site's signed time
 
 _EXPIRED, _NOT_YET = 10, 9  # OpenSSL's codes of why a certificate is not accepted
@@ -44,7 +45,7 @@ def reach(address: str, authority: Path) -> Answering:
         asked = time.time()
         connection.request("GET", "/")
         response = connection.getresponse()
-        date, answered = response.getheader("Date"), time.time()
+        date = response.getheader("Date")
         response.read()
     except ssl.SSLCertVerificationError as error:
         raise SettingError(_certificate_problem(address, authority, error)) from error
@@ -66,7 +67,7 @@ def reach(address: str, authority: Path) -> Answering:
         ) from error
     finally:
         connection.close()
-    return Answering(version, _ahead(date, (asked + answered) / 2))
+    return Answering(version, _ahead(date, asked))
 
 
 def _certificate_problem(address: str, authority: Path, error: ssl.SSLCertVerificationError) -> str:
@@ -88,9 +89,10 @@ def _certificate_problem(address: str, authority: Path, error: ssl.SSLCertVerifi
     )
 
 
-def _ahead(date: str | None, now: float) -> float | None:
+def _ahead(date: str | None, asked: float) -> float | None:
+    """At least how far ahead: the answer came after the question, and its date is cut to seconds."""
     try:
-        return None if date is None else now - 0.5 - parsedate_to_datetime(date).timestamp()  # it is cut to seconds
+        return None if date is None else asked - 1.0 - parsedate_to_datetime(date).timestamp()
     except ValueError:
         return None
 
@@ -99,6 +101,8 @@ def check_clock(answering: Answering) -> str:
     """A sentence about this machine's clock; SettingError if the SuperLink would refuse what it signs."""
     if (ahead := answering.ahead) is None:
         return "the coordinator does not say what time it is there"
+    if abs(ahead) < _NEAR:
+        return "it agrees with the coordinator's"
     if -_BEHIND < ahead < _AHEAD:
         return f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the coordinator's"
     raise SettingError(
