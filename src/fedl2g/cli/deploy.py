@@ -135,11 +135,18 @@ def check_folder(
 
 
 @deploy_group.command("pin")
-@click.argument("site", type=PATH, help="The site's file, site.toml.")
-def pin_package(site: Path) -> None:
+@click.argument("site", type=PATH, help="The site's folder or site.toml.")
+@click.option("--print", "shown", is_flag=True, help="Print the table for site.toml instead of writing it.")
+def pin_package(site: Path, shown: bool) -> None:
     """Pin the installed fedl2g in a site's file: the site then runs this package and no other."""
-    from fedl2g.deploy.package import pin_package
+    from fedl2g.deploy.package import installed_package, pin_package, pin_table
+    from fedl2g.deploy.site_file import SITE_FILE
 
+    if shown:
+        print_line(pin_table(installed_package()))
+        return
+    if site.is_dir():
+        site = site / SITE_FILE
     pinned = pin_package(site)
     print_line(f"pinned fedl2g {pinned.version}, {pinned.digest}, in {site}")
 

@@ -42,7 +42,7 @@ def check_coordinator(
     yield attempt("disk", lambda: _disk(folder))
     if certificates.good:
         yield attempt("superlink", lambda: _superlink(folder, coordinator, start=start))
-    yield attempt("run", lambda: _run(folder / RUNS / name, coordinator))
+    yield attempt("run", lambda: _run(run_folder(folder, name), coordinator))
 
 
 def _experiment(path: Path, coordinator: Coordinator) -> str:
@@ -128,10 +128,15 @@ def answers(address: str, authority: Path) -> str:
         return str(secure.version())
 
 
+def run_folder(folder: Path, name: str) -> Path:
+    """The directory of a run by its name; SettingError for a name that is none."""
+    if not name.replace("-", "").replace("_", "").isalnum():
+        raise SettingError(f"--name: {name!r} cannot be a folder name; use letters, digits, - and _")
+    return folder / RUNS / name
+
+
 def _run(path: Path, coordinator: Coordinator) -> str:
     """Whether the run's directory is new, or one that goes on."""
-    if not path.name.replace("-", "").replace("_", "").isalnum():
-        raise SettingError(f"--name: {path.name!r} cannot be a folder name; use letters, digits, - and _")
     if not path.exists():
         return f"{path} is new"
     if not (path / "run.json").is_file():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedl2g.deploy.check_coordinator import EXPERIMENT
+from fedl2g.deploy.check_coordinator import EXPERIMENT, run_folder
 from fedl2g.deploy.command import HOME, FlowerCommand, flower_command
 from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.deploy.outcome import read_outcome
@@ -20,13 +20,13 @@ from fedl2g.deploy.registered import KEYS_FILE
 from fedl2g.errors import FedL2GError, RunError
 from fedl2g.files import quoted, write_text
 from fedl2g.interrupts import EXIT_CODE
-from fedl2g.runs.deployed import RUNS, how_to_continue
+from fedl2g.runs.deployed import how_to_continue
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.progress import RoundDisplay
 
 LOG = "log.txt"
 _POLL_SECONDS = 0.5
-_ASK_SECONDS = 15.0  # between two questions to Flower whether a silent run still lives
+_ASK_SECONDS = 60.0  # between two questions to Flower whether a silent run still lives
 _PROBLEMS = (" WARNING ", " ERROR ")
 
 
@@ -51,7 +51,7 @@ class Started:
 def start_run(folder: Path, name: str, experiment: Path | None = None) -> Started:
     """Start a run, or continue it after its last round; the caller has checked the folder."""
     folder = folder.resolve()
-    path = folder / RUNS / name
+    path = run_folder(folder, name)
     outcome = folder / HOME / f"{name}-{secrets.token_hex(4)}.json"
     settings = {
         "experiment": str((experiment or folder / EXPERIMENT).resolve()),
@@ -59,7 +59,8 @@ def start_run(folder: Path, name: str, experiment: Path | None = None) -> Starte
         "run": str(path),
         "outcome": str(outcome),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
+    for needed in (path.parent, outcome.parent):
+        needed.mkdir(parents=True, exist_ok=True)
     for old in (folder / HOME).glob(f"{name}-????????.json"):
         old.unlink(missing_ok=True)
     started = Started(path, flower_command(folder).start(settings, f"run-{name}"), outcome)
@@ -70,9 +71,10 @@ def start_run(folder: Path, name: str, experiment: Path | None = None) -> Starte
 def running(folder: Path, name: str) -> Started | None:
     """The run of this name if it was started and has not ended; None otherwise."""
     folder = folder.resolve()
+    path = run_folder(folder, name)
     try:
         found = json.loads(_state_file(folder, name).read_text(encoding="utf-8"))
-        started = Started(folder / RUNS / name, str(found["run"]), Path(found["outcome"]))
+        started = Started(path, str(found["run"]), Path(found["outcome"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
     if started.outcome.exists():
@@ -86,7 +88,7 @@ def stop_run(folder: Path, name: str) -> str:
     """Stop a run at the SuperLink; it can be continued."""
     started = running(folder, name)
     if started is None:
-        raise RunError(f"{folder / RUNS / name}: is not running; `fedl2g deploy run {quoted(folder)}` starts it")
+        raise RunError(f"{run_folder(folder, name)}: is not running; `fedl2g deploy run {quoted(folder)}` starts it")
     flower_command(folder.resolve()).stop(started.flower_id)
     return f"stopped {started.path}; {how_to_continue(started.path)}"
 
