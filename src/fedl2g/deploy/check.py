@@ -15,6 +15,7 @@ from fedl2g.deploy.package import check_package
 from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.deploy.verdict import Verdict, attempt
 from fedl2g.errors import FedL2GError, SettingError
+from fedl2g.privacy.noise_key import KEY_VARIABLE, noise_key
 
 if TYPE_CHECKING:
     from fedl2g.datasets import Dataset
@@ -34,6 +35,8 @@ def check_site(
     yield attempt("package", lambda: check_package(file.package, site_path))
     yield _identity(file, coordinator)
     yield attempt("limits", lambda: _limits(file, coordinator))
+    if coordinator.experiment.privacy.on and coordinator.experiment.privacy.noise == "client":
+        yield attempt("noise key", _noise_key)
     yield from _training(file, coordinator)
     yield attempt("store", lambda: _writable(file.path(file.store)))
     yield attempt("node key", lambda: _private_key(file))
@@ -54,6 +57,12 @@ def _identity(file: SiteFile, coordinator: Coordinator) -> Verdict:
 def _limits(file: SiteFile, coordinator: Coordinator) -> str:
     file.limits.check(coordinator.experiment, coordinator.federation.inputs)
     return "the coordinator's experiment is within this site's limits"
+
+
+def _noise_key() -> str:
+    if noise_key() is None:
+        raise SettingError(f"{KEY_VARIABLE}: not set; expected a long random secret where the SuperNode is started")
+    return f"{KEY_VARIABLE} is set; the SuperNode must be started with the same one"
 
 
 def _training(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
