@@ -10,15 +10,17 @@ from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
-from fedl2g.engines.flower import messages
+from fedl2g.deploy.keys import public_pem, write_key_pair
+from fedl2g.deploy.registered import bind_key
+from fedl2g.engines.flower import identity
 from fedl2g.engines.flower.actor import client_app
+from fedl2g.engines.flower.internals import take_identity
 from fedl2g.engines.flower.terms import Terms
 from fedl2g.experiment import Experiment
 from fedl2g.setup import Setup, prepare
 
-TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+take_identity()
 
 QUICK = Terms(poll_seconds=0.005, first_pause=0.01)  # those of a deployment, in short
 NODE_UNAVAILABLE = 5
@@ -32,6 +34,16 @@ def tiny_setup(**settings: Any) -> Setup:
         "clients": 3, "rounds": 2, "partition": "iid", "execution": {"engine": "flower", **execution}, **settings,
     }  # fmt: skip
     return prepare(Experiment(**given))
+
+
+def register(coordinator: Path, *sites: str) -> list[bytes]:
+    """Make a key for each site and bind it; the public keys as Flower shows them."""
+    keys = []
+    for site in sites:
+        public = write_key_pair(coordinator / f"{site}_key")
+        bind_key(public, site, coordinator)
+        keys.append(public_pem(public.read_text(), public))
+    return keys
 
 
 class FakeClock:
@@ -58,6 +70,7 @@ class FakeNode:
     seconds: float = 0.0
     gone: bool = False
     started: str = "once"
+    public_key: bytes = b""
     received: list[str] = field(default_factory=list)
 
 
@@ -74,13 +87,17 @@ class FakeGrid:
         return [number for number, node in self.nodes.items() if not node.gone]
 
     def get_nodes(self) -> list[SimpleNamespace]:
-        return [SimpleNamespace(node_id=n, last_activated_at=self.nodes[n].started) for n in self.get_node_ids()]
+        found = {n: self.nodes[n] for n in self.get_node_ids()}
+        return [
+            SimpleNamespace(node_id=n, last_activated_at=node.started, public_key=node.public_key)
+            for n, node in found.items()
+        ]
 
     def push_messages(self, requests: Iterable[Message]) -> list[str]:
         sent = []
         for request in requests:
             name = f"message-{next(self._ids)}"
-            request.metadata.__dict__["_message_id"] = name
+            request.metadata.__dict__["_message_id"] = name  # as Flower does, for its own constructor of replies
             node = self.nodes[request.metadata.dst_node_id]
             node.received.append(request.metadata.message_type)
             reply = Message(Error(NODE_UNAVAILABLE, "gone"), reply_to=request) if node.gone else node.handle(request)
@@ -117,7 +134,7 @@ def corrupting(handle: Handler, corrupt: Callable[[RecordDict], None], kind: str
 def stranger(client: Any) -> Handler:
     """A node that claims to be some client, and answers nothing else."""
     return lambda request: (
-        Message(messages.pack_identity(client), reply_to=request) if request.metadata.message_type == "query" else None
+        Message(identity.pack_identity(client), reply_to=request) if request.metadata.message_type == "query" else None
     )
 
 
@@ -127,7 +144,6 @@ class FakeSimulation:
     def __init__(self, root: Path, clients: int, clock: FakeClock) -> None:
         self.root = root
         self.workers = clients
-        self.error: BaseException | None = None
         self.grid: Any = FakeGrid({100 + client: FakeNode(honest(root, client)) for client in range(clients)}, clock)
 
     def close(self) -> None:

@@ -15,9 +15,9 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from fedl2g.engines.base import Absent, Evaluation, Rejected
 from fedl2g.engines.flower import exchange as exchange_module
-from fedl2g.engines.flower import messages
+from fedl2g.engines.flower import identity
 from fedl2g.engines.flower.exchange import Exchange, Question, error_of
-from fedl2g.engines.flower.messages import Refused
+from fedl2g.engines.flower.identity import Refused
 from fedl2g.engines.flower.nodes import Nodes
 from fedl2g.engines.flower.terms import Limits, Terms
 from fedl2g.errors import Diverged, FedL2GError, PayloadError, RunError
@@ -31,7 +31,7 @@ def answering(client: int, content: RecordDict | None = None) -> Handler:
 
     def handle(request: Message) -> Message:
         if request.metadata.message_type == "query":
-            return Message(messages.pack_identity(client), reply_to=request)
+            return Message(identity.pack_identity(client), reply_to=request)
         return Message(content or RecordDict({"says": ConfigRecord({"client": client})}), reply_to=request)
 
     return handle
@@ -126,6 +126,27 @@ def test_a_node_that_fails_to_say_who_it_is_is_asked_again(world: World) -> None
     world.meet()
     assert 1 not in world.nodes
     world.node(1).handle = answering(1)
+    world.clock.sleep(1)
+    world.meet()
+    assert world.nodes[1] == 101
+
+
+def test_a_node_whose_introduction_always_fails_is_given_up_until_it_is_restarted(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.node(1).handle = lambda request: Message(Error(8, "no file\x1b[2J"), reply_to=request)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(200):
+            world.meet()
+            world.clock.sleep(1)
+    assert world.node(1).received == ["query"] * QUICK.introductions
+    assert world.nodes.rejected == {101}
+    assert [line for line in caplog.messages if "given up" in line] == [
+        "node 101 is given up: it failed 10 times to say which client it is (no file [2J); restart its site"
+    ]
+    assert {world.nodes[client] for client in (0, 2)} == {100, 102}
+    world.node(1).started, world.node(1).handle = "twice", answering(1)
+    assert world.nodes.restarted(waiting=False) == {101}
     world.clock.sleep(1)
     world.meet()
     assert world.nodes[1] == 101
@@ -282,14 +303,14 @@ def test_at_the_deadline_too_few_replies_stop_the_run(world: World) -> None:
 
 def test_a_rejected_answer_is_told_from_an_absent_one(world: World) -> None:
     world.says(1, spoiled())
-    world.says(2, messages.pack_refusal(RunError("disk full")))
+    world.says(2, identity.pack_refusal(RunError("disk full")))
     answers = list(world.exchange().answers())
     assert answers[1:] == [Rejected(1, "it is spoiled"), Absent(2, "the site does not take part: disk full")]
     assert [type(answer) for answer in answers] == [Evaluation, Rejected, Absent]
 
 
 def test_a_refusal_ends_the_run_where_the_terms_say_so(world: World) -> None:
-    world.says(2, messages.pack_refusal(RunError("disk full")))
+    world.says(2, identity.pack_refusal(RunError("disk full")))
     with pytest.raises(RunError, match=r"^disk full$"):
         list(world.exchange(terms=replace(QUICK, refusal_ends_run=True)).answers())
 
@@ -328,12 +349,3 @@ def test_without_retries_too_few_usable_answers_end_the_run(world: World) -> Non
     world.says(1, spoiled())
     with pytest.raises(RunError, match=r"^client 1: it is spoiled$"):
         list(world.exchange(Limits(minimum=3), replace(QUICK, retries=False)).answers())
-
-
-def test_nobody_is_asked_on_a_grid_that_can_never_answer(world: World) -> None:
-    def ended() -> None:
-        raise RunError("it ended")
-
-    with pytest.raises(RunError, match="it ended"):
-        list(world.exchange(terms=replace(QUICK, ensure_reachable=ended)).answers())
-    assert world.node(0).received == []

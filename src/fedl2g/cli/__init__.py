@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import warnings
 from typing import NoReturn
 
 import click
@@ -24,7 +23,7 @@ from fedl2g.cli.run import resume_run, run_experiment
 from fedl2g.cli.runs import list_runs, show_run
 from fedl2g.cli.watch import watch_runs
 from fedl2g.errors import FedL2GError
-from fedl2g.interrupts import EXIT_CODE, two_step_interrupts
+from fedl2g.interrupts import EXIT_CODE, end_with_parent, two_step_interrupts
 
 
 @click.group(cls=OrderedGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,8 +47,8 @@ app.add_task("Your shell", print_completion)
 def main() -> NoReturn:
     """Run the command; a FedL2GError becomes one sentence on stderr and its exit code."""
     logging.basicConfig(format="fedl2g: %(message)s", level=logging.WARNING, stream=sys.stderr)
-    warnings.filterwarnings("ignore", category=FutureWarning, module="ray")  # at its start
     sys.path.append(os.getcwd())  # so that "my_models:network" is found in the working directory
+    end_with_parent()
     with two_step_interrupts():
         _run_command()
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedl2g.datasets import Dataset, Partition, load_dataset, make_partition
+from fedl2g.datasets.tables import Roles, listed
 from fedl2g.deploy.site_file import SiteFile
 from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.node import Node
@@ -31,9 +32,17 @@ def make_node(file: SiteFile, request: Request) -> Node:
         raise SettingError(
             f"client-id: {file.client_id} is not in this federation; expected 0 to {experiment.clients - 1}"
         )
+    _check_runs(file, request.run)
     dataset = load_data(file, request.classes, request.inputs)
     _describe(file, request)
     return Node(file.client_id, own_site(file, experiment, dataset), resolve_device(file.device), file.path(file.store))
+
+
+def _check_runs(file: SiteFile, run: str) -> None:
+    """Refuse a new run if this site stores as many as it allows."""
+    stored = {path.parent.name for path in file.path(file.store).glob(f"*/{_FEDERATION}")}
+    if run not in stored:
+        file.limits.check_runs(len(stored))
 
 
 def _describe(file: SiteFile, request: Request) -> None:
@@ -77,7 +86,10 @@ def load_data(file: SiteFile, classes: tuple[str, ...], inputs: Schema) -> Datas
     function = is_reference(file.data) and not file.path(file.data).exists()
     size = inputs.shape[1] if inputs.kind == "image" and inputs.shape[1] == inputs.shape[2] else None
     found = load_dataset(
-        file.data if function else str(file.path(file.data)), image_size=size, data_dir=file.path(file.store) / "data"
+        file.data if function else str(file.path(file.data)),
+        image_size=size,
+        data_dir=file.path(file.store) / "data",
+        roles=Roles(file.label, listed(file.text), inputs=inputs),
     )
     if found.schema != inputs:
         raise DataError(f"data: {file.data} holds {found.schema}; expected {inputs}")
@@ -108,6 +120,7 @@ def own_site(file: SiteFile, experiment: Experiment, dataset: Dataset) -> Setup:
         classes=dataset.classes,
         seed=experiment.choices.partition_seed,
         test_fraction=experiment.test_fraction,
+        split=dataset.split,
     )
     empty = np.empty(0, dtype=np.int64)
     held = [split if client == file.client_id else None for client in range(experiment.clients)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ import safetensors.torch
 from torch import Tensor
 
 from fedl2g.files import replacing
+from fedl2g.temporary import remove_folder, temporary_folder
 
 State = dict[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
@@ -123,7 +123,7 @@ class StateStore:
         self._writing.clear()
         self._known.clear()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_folder(self._folder)
             self._folder = None
 
     close = clear
@@ -155,7 +155,7 @@ class StateStore:
     def _file(self, client: int) -> Path:
         if self._folder is None:
             if self._requested is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="fedl2g-states-"))
+                self._folder = temporary_folder("states")
             else:
                 self._requested.mkdir(parents=True, exist_ok=True)
                 self._folder = self._requested

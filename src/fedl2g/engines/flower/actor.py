@@ -1,4 +1,4 @@
-"""The ClientApp that Ray's actors run in Flower's simulation; each client's state is in its store."""
+"""The ClientApp of every simulated node; each client's state is in its store."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedl2g.engines.flower import messages
+from fedl2g.engines.flower.identity import pack_identity, pack_refusal
 from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.node import Node
 from fedl2g.errors import FedL2GError
@@ -21,7 +22,7 @@ from fedl2g.setup import Setup
 
 _LIMIT = 2**40  # bytes; effectively none, since broadcasts come from this machine
 _SETUP_FILE = "setup.json"
-_setups: dict[Path, Setup] = {}  # cache of the last setup: an actor serves many messages of one run
+_setups: dict[Path, Setup] = {}  # cache of the last setup: a process serves many messages of one run
 
 
 def client_app(root: Path) -> ClientApp:
@@ -34,7 +35,7 @@ def client_app(root: Path) -> ClientApp:
 
 
 def write_setup(folder: Path, setup: Setup) -> None:
-    """Write a run's setup to its folder, for the actors."""
+    """Write a run's setup to its folder, for the processes that serve the nodes."""
     folder.mkdir(parents=True)
     write_text(folder / _SETUP_FILE, json.dumps(setup.describe()), durable=False)
 
@@ -48,19 +49,20 @@ def _read_setup(folder: Path) -> Setup:
 
 
 def _identify(message: Message, context: Context) -> Message:
-    return Message(messages.pack_identity(int(context.node_config["partition-id"])), reply_to=message)
+    return Message(pack_identity(int(context.node_config["partition-id"])), reply_to=message)
 
 
 def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: Message, context: Context) -> Message:
     try:
         setup = _read_setup(root / messages.unpack_run(message.content))  # first: it imports the user's plugins
         request = messages.unpack_request(message.content, _LIMIT, trust=True)  # the user's own experiment
-        node = Node(int(context.node_config["partition-id"]), setup, resolve_device(setup.experiment.device), root)
+        device = resolve_device(setup.experiment.device, int(context.node_config.get("worker", 0)))
+        node = Node(int(context.node_config["partition-id"]), setup, device, root)
         return Message(serve(node, request), reply_to=message)
     except FedL2GError as error:
-        refusal = messages.pack_refusal(error)
+        refusal = pack_refusal(error)
     except Exception:  # a bug in a method: Flower would report a failed node, which would be retried
-        refusal = messages.pack_refusal(FedL2GError(traceback.format_exc()))
+        refusal = pack_refusal(FedL2GError(traceback.format_exc()))
     return Message(refusal, reply_to=message)
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from flwr.app import RecordDict
-from flwr.serverapp import Grid
 
 from fedl2g.engines.base import Answer, Check, Evaluation, Rejected
 from fedl2g.engines.evaluations import Evaluations
 from fedl2g.engines.flower import messages
 from fedl2g.engines.flower.exchange import Exchange, Question
 from fedl2g.engines.flower.messages import Kept, Request
-from fedl2g.engines.flower.nodes import Nodes
+from fedl2g.engines.flower.nodes import MessageGrid, Nodes
 from fedl2g.engines.flower.terms import Clock, Limits, Terms
 from fedl2g.methods.base import Reply
 from fedl2g.methods.registry import get_method
@@ -27,10 +26,20 @@ _END_SECONDS = 60.0  # how long the end of a run waits for sites that have left
 class GridEngine:
     """Training and evaluation of clients on nodes, common to deployment and simulation.
 
-    `run` is the run's id, by which nodes separate the models of different runs.
+    `run` is the run's id, by which nodes separate the models of different runs; `keys` see `Nodes`.
     """
 
-    def __init__(self, grid: Grid, setup: Setup, run: str, terms: Terms, *, lanes: int, clock: Clock = time) -> None:
+    def __init__(
+        self,
+        grid: MessageGrid,
+        setup: Setup,
+        run: str,
+        terms: Terms,
+        *,
+        lanes: int,
+        clock: Clock = time,
+        keys: Mapping[bytes, int] | None = None,
+    ) -> None:
         self.setup = setup
         self.run = run
         self.terms = terms
@@ -38,7 +47,7 @@ class GridEngine:
         self.retries = terms.retries
         self.clock = clock
         self.limits = Limits.of(setup.experiment)
-        self.nodes = Nodes(grid, setup.experiment.clients, terms, clock)
+        self.nodes = Nodes(grid, setup.experiment.clients, terms, clock, keys)
         self.traits = get_method(setup.experiment.method.name).traits
         self.round = 0  # the last trained round
         self.best: int | None = None  # the best round so far, of which each request tells the nodes

@@ -1,0 +1,36 @@
+"""The process of a site that trains: serves one request after another, and keeps torch loaded in between."""
+
+from __future__ import annotations
+
+import os
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from fedl2g.deploy.children import end_with_parent
+
+
+def main() -> None:
+    """Serve the connection whose file descriptor is the first argument, for the site whose file is the second."""
+    end_with_parent(orderly=False)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from fedl2g.deploy.answering import answer
+    from fedl2g.deploy.package import check_package
+    from fedl2g.deploy.site_file import read_site
+    from fedl2g.deploy.site_log import log_to_stderr
+    from fedl2g.engines import wire
+    from fedl2g.engines.flower.records import join_records, split_records
+
+    log_to_stderr()
+    connection, path = Connection(int(sys.argv[1])), Path(sys.argv[2])
+    file = read_site(path, trust=True)  # the institution itself started its site with this file
+    check_package(file.package, path)
+    wire.send(connection, {"ready": True})
+    while True:
+        header, arrays = wire.receive(connection)
+        answered, arrays = split_records(answer(file, header["kind"], join_records(header["records"], arrays)))
+        wire.send(connection, {"records": answered}, arrays)
+
+
+if __name__ == "__main__":
+    main()
