@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fedl2g import session
 from fedl2g.errors import RunError
 from fedl2g.experiment import flat
 from fedl2g.round.record import chosen_on, selected_record, selection_of
@@ -20,6 +21,7 @@ def overview(run: RunDirectory) -> dict[str, Any]:
     about = run.about()
     row = {name: about[name] for name in _ABOUT}
     row |= {"run": str(run.path), "created": about["created"]}
+    row["models"] = ",".join(session.readable(row["models"].split(",")))
     result = run.result()
     if result is not None:
         return row | {
