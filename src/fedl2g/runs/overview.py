@@ -21,7 +21,6 @@ def overview(run: RunDirectory) -> dict[str, Any]:
     about = run.about()
     row = {name: about[name] for name in _ABOUT}
     row |= {"run": str(run.path), "created": about["created"]}
-    row["models"] = ",".join(session.readable(row["models"].split(",")))
     result = run.result()
     if result is not None:
         return row | {
@@ -106,6 +105,7 @@ def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         best = "" if row["best_accuracy"] is None else f"{row['best_accuracy']:.2%}"
         done = "" if row["rounds"] is None else f"{row['rounds_done']}/{row['rounds']}"
+        row = {**row, "models": row["models"] and ",".join(session.readable(row["models"].split(",")))}
         about = ["" if row[name] is None else str(row[name]) for name in named]
         differs = " ".join(f"{name}={value}" for name, value in row["differs"].items())
         lines.append((*about, done, best, row["status"], differs, row["run"]))
