@@ -30,7 +30,7 @@ from fedl2g.setup import Setup
 
 app = ServerApp()
 _log = logging.getLogger("fedl2g.deploy")
-DEPLOYMENT = Terms(poll_seconds=0.25, first_pause=1.0)
+DEPLOYMENT = Terms(poll_seconds=0.1, first_pause=1.0, awake=2)
 _NODES_FILE = "nodes.json"
 
 

@@ -7,6 +7,8 @@ from flwr.app import ConfigRecord, RecordDict
 from fedl2g.engines.flower import strict
 from fedl2g.errors import FedL2GError, PayloadError
 
+AWAKE = "query.awake"
+"""The kind of a message that only keeps a node awake; its answer is not read."""
 _REASON_LIMIT = 5_000  # characters of a refusal that are kept: the last ones, which name the error
 
 
