@@ -114,11 +114,13 @@ def engines(repeats: int = 5, clients: int = 4, idle_seconds: float = 30.0) -> N
         list(opened[name].train(1, range(clients), broadcast, accept))  # clients are built, processes have loaded torch
         print(f"{name}: started, first round done after {time.perf_counter() - started:.1f} s")
 
-    def timed(name: str) -> Callable[[int], float]:
-        def train(round: int) -> float:
+    def timed(name: str) -> Callable[[int], tuple[float, float]]:
+        def train(round: int) -> tuple[float, float]:
             started = time.perf_counter()
             list(opened[name].train(round, range(clients), broadcast, accept))
-            return time.perf_counter() - started
+            trained = time.perf_counter()
+            opened[name].evaluate(range(clients), {})
+            return trained - started, time.perf_counter() - trained
 
         return train
 
@@ -126,9 +128,9 @@ def engines(repeats: int = 5, clients: int = 4, idle_seconds: float = 30.0) -> N
         deployment = Deployment(at, Path(folder) / "federation")
         try:
             alone, waiting = deployment.start(idle_seconds)
-            print(f"deployment: first round took {deployment.train(1):.1f} s")
+            print(f"deployment: first round took {sum(deployment.train(1)):.1f} s")
             trains = {**{name: timed(name) for name in opened}, "deployment": deployment.train}
-            seconds: dict[str, list[float]] = {name: [] for name in trains}
+            seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in trains}
             polling = deployment.polling(idle_seconds)
             used, lasted = 0.0, 0.0
             for round in range(2, 2 + repeats):  # interleaved, so that load affects all alike
@@ -142,14 +144,19 @@ def engines(repeats: int = 5, clients: int = 4, idle_seconds: float = 30.0) -> N
             deployment.close()
     for engine in opened.values():
         engine.close()
-    inline = statistics.median(seconds["inline"])
+    for part, number in (("training", 0), ("evaluation", 1)):
+        inline = statistics.median(times[number] for times in seconds["inline"])
+        for name, found in seconds.items():
+            median = statistics.median(times[number] for times in found)
+            print(
+                f"{part}, {name}: {median / inline:.2f} x inline, {median:.2f} s, all: {[round(t[number], 2) for t in found]}"
+            )
+    inline = statistics.median(map(sum, seconds["inline"]))
     for name, found in seconds.items():
-        print(
-            f"{name}: {statistics.median(found) / inline:.2f} x the inline round, {statistics.median(found):.2f} s "
-            f"({clients} clients, 100 samples each)"
-        )
+        median = statistics.median(map(sum, found))
+        print(f"round, {name}: {median / inline:.2f} x inline, {median:.2f} s ({clients} clients, 100 samples each)")
     node = max(waiting - alone, 0.0) / clients
-    exchange = (used - polling * lasted) / (clients * repeats)
+    exchange = (used - polling * lasted) / (2 * clients * repeats)
     print(
         f"SuperLink: {node * 1e3:.2f} ms of CPU a second for a node that waits, {(polling - waiting) * 1e3:.0f} ms a "
         f"second for a server that waits for a round, {exchange * 1e3:.0f} ms for a request and its reply"

@@ -81,12 +81,13 @@ class Deployment:
         self._call("sh", "coordinator/run.sh")
         return alone, waiting
 
-    def train(self, round: int) -> float:
-        """The seconds of a round of training, as the server measured them."""
+    def train(self, round: int) -> tuple[float, float]:
+        """The seconds of a round's training and of its evaluation, as the server measured them."""
         (self.folder / f"go-{round}").touch()
         done = self.folder / f"done-{round}.json"
         _wait(f"round {round}", done.is_file)
-        return float(json.loads(done.read_text()))
+        training, evaluation = json.loads(done.read_text())
+        return training, evaluation
 
     def polling(self, seconds: float) -> float:
         """The SuperLink's CPU load while the server polls as in a round, without other work."""
@@ -130,7 +131,7 @@ class Deployment:
 
 
 def serve(grid: Any, folder: str) -> None:
-    """In the ServerApp: train a round for each file `go-ROUND` and write how long it took."""
+    """In the ServerApp: train and evaluate a round for each file `go-ROUND` and write how long each took."""
     from fedl2g.deploy.coordinator import read_coordinator
     from fedl2g.deploy.registered import KEYS_FILE, read_keys
     from fedl2g.deploy.server_app import DeploymentEngine
@@ -150,8 +151,10 @@ def serve(grid: Any, folder: str) -> None:
                 time.sleep(0.02)
         started = time.perf_counter()
         list(engine.train(round, range(setup.experiment.clients), broadcast, lambda reply: None))
+        trained = time.perf_counter()
+        engine.evaluate(range(setup.experiment.clients), {})
         partial = Path(folder) / "partial.json"
-        partial.write_text(json.dumps(time.perf_counter() - started))
+        partial.write_text(json.dumps([trained - started, time.perf_counter() - trained]))
         partial.rename(Path(folder) / f"done-{round}.json")
 
 
