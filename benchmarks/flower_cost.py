@@ -148,9 +148,7 @@ def engines(repeats: int = 5, clients: int = 4, idle_seconds: float = 30.0) -> N
         inline = statistics.median(times[number] for times in seconds["inline"])
         for name, found in seconds.items():
             median = statistics.median(times[number] for times in found)
-            print(
-                f"{part}, {name}: {median / inline:.2f} x inline, {median:.2f} s, all: {[round(t[number], 2) for t in found]}"
-            )
+            print(f"{part}, {name}: {median / inline:.2f} x inline, {median:.2f} s")
     inline = statistics.median(map(sum, seconds["inline"]))
     for name, found in seconds.items():
         median = statistics.median(map(sum, found))
