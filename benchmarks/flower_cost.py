@@ -3,6 +3,7 @@
 python benchmarks/flower_cost.py sizes      # bytes of one request and one reply, per method
 python benchmarks/flower_cost.py replies    # server seconds and memory per reply
 python benchmarks/flower_cost.py engines    # a round on inline, workers, Flower's simulation and a deployment
+python benchmarks/flower_cost.py sites 3 10 30    # rounds of so many real SuperNodes, whose sites only wait
 """
 
 from __future__ import annotations
@@ -161,7 +162,31 @@ def engines(repeats: int = 5, clients: int = 4, idle_seconds: float = 30.0) -> N
     )
 
 
+def sites(*counts: str, quick: int = 5, seconds: float = 30.0) -> None:
+    """Rounds of many SuperNodes whose sites answer at once, and of the same ones whose training takes a while."""
+    for count in map(int, counts or ("3", "10", "30")):
+        with tempfile.TemporaryDirectory() as folder:
+            deployment = Deployment(setup("fedl2g-f", count), Path(folder) / "federation")
+            try:
+                deployment.start_light()
+                deployment.train(1)
+                used = deployment.superlink_cpu()
+                rounds = [deployment.train(round) for round in range(2, 2 + quick)]
+                used = (deployment.superlink_cpu() - used) / (2 * count * quick)
+                deployment.sleep(seconds)
+                slow = deployment.train(2 + quick)[0]
+                training, evaluation = (statistics.median(part) for part in zip(*rounds, strict=True))
+                print(
+                    f"{count} sites: training {training:.1f} s and evaluation {evaluation:.1f} s if sites answer at "
+                    f"once; training of {seconds:.0f} s: {slow:.1f} s, {slow / seconds:.2f} x; SuperLink: "
+                    f"{used * 1e3:.0f} ms of CPU for a request and its reply, {deployment.memory():.0f} MB",
+                    flush=True,
+                )
+            finally:
+                deployment.close()
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a deployment's processes end with this one
     require_flower()
-    {"sizes": sizes, "replies": replies, "engines": engines}[sys.argv[1]]()
+    {"sizes": sizes, "replies": replies, "engines": engines, "sites": sites}[sys.argv[1]](*sys.argv[2:])
