@@ -46,7 +46,9 @@ def wire_bytes(records: Any) -> int:
     """The bytes of a message's records as Flower stores and sends them."""
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-    return sum(len(part.deflate()) for part in get_all_nested_objects(records).values())
+    from fedl2g.engines.flower.records import enclose
+
+    return sum(len(part.deflate()) for part in get_all_nested_objects(enclose(records)).values())
 
 
 def sizes() -> None:
