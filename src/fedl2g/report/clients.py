@@ -9,14 +9,12 @@ from typing import Any
 
 from fedl2g.errors import FedL2GError
 from fedl2g.models.catalog import resolve_models
-from fedl2g.report.collect import Group, Run
+from fedl2g.report.collect import DATA_SETTINGS, Group, Run
 from fedl2g.report.series import number
 from fedl2g.round.record import selected_record
 from fedl2g.runs.verdicts import DEFAULT_REFERENCE, Difference, against, same_clients
 
 Row = dict[str, Any]
-
-_DATA = ("dataset", "samples", "image_size", "partition", "clients", "test_fraction")
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ def _by_data(groups: Iterable[Group]) -> list[list[Group]]:
     found: dict[str, list[Group]] = {}
     for group in groups:
         settings = group.runs[0].settings
-        found.setdefault(str([settings.get(name) for name in _DATA]), []).append(group)
+        found.setdefault(str([settings.get(name) for name in DATA_SETTINGS]), []).append(group)
     return list(found.values())
 
 

@@ -53,7 +53,7 @@ def results_caption(content: Content) -> str:
     """What the numbers of the table are."""
     several = any(len(group.runs) > 1 for group in content.groups)
     spread = "mean ± standard deviation over seeds" if several else "one seed, so no spread is known"
-    chosen = ", ".join(sorted({chosen_on(selection_of(run.history)) for run in content.runs}))
+    chosen = chosen_on(*(selection_of(run.history) for run in content.runs))
     return f"Test accuracy pooled over clients, {spread}; {chosen}. Bold: the highest mean."
 
 

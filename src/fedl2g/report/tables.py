@@ -78,8 +78,7 @@ def leak_table(leaks: Iterable[Leak]) -> Table:
         )
     table.caption = (
         "AUC of guessing a client's classes from its uploads, and of guessing, with its network, whether a sample was "
-        "in an upload: 1 is certainty, 0.5 is guessing; "
-        + ", ".join(sorted({chosen_on(one.selection) for one in shown}))
+        "in an upload: 1 is certainty, 0.5 is guessing; " + chosen_on(*(one.selection for one in shown))
     )
     return table
 

@@ -115,9 +115,9 @@ def selection_of(history: Sequence[RoundRecord]) -> Selection:
     return "validation" if found else "test"
 
 
-def chosen_on(selection: Selection) -> str:
-    """How the best round was chosen, in words for tables and pages."""
-    return f"best round chosen on {selection} data"
+def chosen_on(*selections: Selection) -> str:
+    """How the best rounds were chosen, in words for tables and pages."""
+    return ", ".join(f"best round chosen on {selection} data" for selection in sorted(set(selections)))
 
 
 @functools.cache
