@@ -116,6 +116,11 @@ def test_a_malformed_envelope_is_refused(kind: str) -> None:
         disclose(MALFORMED[kind])
 
 
+def test_records_of_bytes_are_refused() -> None:
+    with pytest.raises(PayloadError, match="the message: it holds bytes"):
+        pack_records(RecordDict({"about": ConfigRecord({"run": b"bytes"})}))
+
+
 def test_what_is_large_is_sent_as_it_is() -> None:
     large = RecordDict({"payload": ArrayRecord({"a": Array("uint8", (2**20,), "own", bytes(2**20))})})
     assert enclose(large) is large

@@ -19,7 +19,7 @@ _LENGTH = 8  # bytes of the header's length
 
 
 def pack_records(records: RecordDict) -> bytes:
-    """Serialise records of numbers, texts and arrays."""
+    """Serialise records of numbers, texts and arrays; PayloadError for what no message of ours holds."""
     header: dict[str, Any] = {}
     arrays: list[bytes] = []
     for name, record in records.items():
@@ -29,7 +29,10 @@ def pack_records(records: RecordDict) -> bytes:
             arrays += [array.data for array in record.values()]
         else:
             header[name] = ["metrics" if isinstance(record, MetricRecord) else "config", dict(record)]
-    text = json.dumps(header).encode()
+    try:
+        text = json.dumps(header).encode()
+    except (TypeError, ValueError) as error:
+        raise PayloadError("the message: it holds bytes; expected numbers, texts and arrays") from error
     return b"".join([len(text).to_bytes(_LENGTH, "big"), text, *arrays])
 
 
