@@ -17,11 +17,11 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow test-deployment test-faults fuzz check format lint types imports docs bench wheel release clean
 
-# Two seeds of twenty clients: local training, FedDistill, and FedL2G as published and with the recommended options.
+# Three seeds of twenty clients: local training, FedDistill, and FedL2G as published and with the recommended options.
 demo: $(PACKAGE)
 	$(BIN)/fedl2g compare --methods local,feddistill,fedl2g-l,fedl2g-l:preset=recommended --dataset digits \
-	  --set image_size=16 --partition iid --clients 20 --models small --rounds 25 --set method.warmup_rounds=2 \
-	  --seeds 2 --jobs 2 --out runs/demo
+	  --set image_size=16 --partition iid --clients 20 --models small --rounds 20 --set method.warmup_rounds=2 \
+	  --seeds 3 --jobs 2 --out runs/demo
 	$(BIN)/fedl2g report runs/demo -o runs/demo/report.html
 	@echo "Look at runs/demo/curves.png and runs/demo/report.html"
 
