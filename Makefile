@@ -8,6 +8,7 @@ PACKAGE := $(VENV)/.package
 TESTS := $(VENV)/.tests
 SITE := $(VENV)/.site
 RELEASE := $(VENV)/.release
+FUZZ := $(VENV)/.fuzz
 TOOLS := $(VENV)/.tools
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
@@ -40,6 +41,11 @@ test-deployment: $(TESTS)
 # Random kills, full disks, signals, flipped bits and hostile directories; prints what it counted. Under 15 minutes.
 test-faults: $(TESTS)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m faults
+
+# Ten minutes over all parsers of files and messages, by coverage where atheris installs; what it finds becomes a test.
+SECONDS := 600
+fuzz: $(FUZZ)
+	$(BIN)/python tests/fuzz/fuzz.py --seconds $(SECONDS)
 
 check: $(TOOLS) format lint types imports docs test
 
@@ -89,6 +95,10 @@ $(PACKAGE): pyproject.toml | $(BIN)/python
 
 $(TESTS): $(PACKAGE)
 	$(INSTALL) ".[test]"
+	touch $@
+
+$(FUZZ): $(TESTS)
+	-$(INSTALL) ".[fuzz]"
 	touch $@
 
 $(SITE): $(PACKAGE)
