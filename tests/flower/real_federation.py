@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fedl2g.deploy.keys import write_key_pair
 from fedl2g.deploy.package import pin_package
 from fedl2g.deploy.practice import write_practice_data
 from fedl2g.deploy.scaffold import Plan, scaffold
+from fedl2g.engines.flower.store import client_folder
 
 SITES = ("north", "south")
 CLASSES = ("zero", "one", "two", "three")
@@ -139,24 +141,28 @@ class RealFederation:
     def register(self, site: str) -> None:
         self.command("sh", "coordinator/register.sh", f"sites/{site}/node_key.pub", site)
 
-    def start_supernode(self, site: str) -> None:
-        """Start a SuperNode, again and again as systemd would, until the SuperLink lets it in."""
+    def start_supernode(self, site: str, *command: str) -> None:
+        """Start a site, again and again as systemd would, until the SuperLink lets it in."""
         before = self.log(site).count("SuperNode ID")
 
         def joined() -> bool:
             if site not in self.processes or self.processes[site].poll() is not None:
-                self.start(site, "sh", f"sites/{site}/start-supernode.sh")
+                self.start(site, *(command or ("sh", f"sites/{site}/start-supernode.sh")))
             return self.log(site).count("SuperNode ID") > before
 
         wait(f"{site} joins", joined)
 
     def restart(self, site: str, change: Callable[[], object]) -> None:
         """Stop a site, change something there, and start it again."""
+        self.stop(site)
+        change()
+        self.start_supernode(site)
+
+    def stop(self, site: str) -> None:
+        """Ask a site for an orderly end, and wait for it."""
         process = self.processes.pop(site)
         process.terminate()
         process.wait(PATIENCE)
-        change()
-        self.start_supernode(site)
 
     def kill(self, name: str) -> None:
         """kill -9 of one process; what it started is left to itself."""
@@ -228,6 +234,16 @@ class Run:
         """The rounds in the metrics, as they were appended."""
         path = self.path / "metrics.jsonl"
         return [json.loads(line)["round"] for line in path.read_text().splitlines()] if path.is_file() else []
+
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of the metrics, the first that of the evaluation before the first round."""
+        return [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()]
+
+    def store(self, site: str, client: int) -> Path:
+        """Where a site keeps its models of this run."""
+        last = max((self.path / "checkpoints").glob("round-*"))
+        run: str = json.loads((last / "nodes.json").read_text())["run"]
+        return client_folder(self.federation.site(site) / "store", run, client)
 
     def log(self) -> str:
         """The run directory's log."""

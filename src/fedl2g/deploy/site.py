@@ -26,18 +26,18 @@ from fedl2g.deploy.package import check_package
 from fedl2g.deploy.runtime import Runtime, Task
 from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.deploy.site_log import log_to_stderr
-from fedl2g.engines import wire
-from fedl2g.engines.flower.identity import Told, pack_identity, pack_refusal
-from fedl2g.engines.flower.records import join_records, split_records
+from fedl2g.engines.flower.identity import AWAKE, Told, pack_identity, pack_refusal
+from fedl2g.engines.flower.records import disclose, enclose, pack_records, unpack_records
 from fedl2g.engines.flower.strict import shown
 from fedl2g.errors import PayloadError, RunError, SettingError
 from fedl2g.files import reason_of
-from fedl2g.payload import Payload
 
 _log = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
 _POLL_SECONDS = 0.25
 _PULSE_SECONDS = 10.0
+_BUSY_POLL_SECONDS = 0.05  # shortly after a message: the next one of a quick round may follow
+_BUSY_SECONDS = 10.0
 _FAILED = 0  # Flower's code of an unknown error: the coordinator asks again
 
 
@@ -66,10 +66,9 @@ class Trainer:
             if not self._ready:  # it imports torch, which is not counted
                 self._receive(float("inf"), wanted)
                 self._ready = True
-            asked, arrays = split_records(records)
-            wire.send(self._connection, {"kind": kind, "records": asked}, arrays)
-            answer, arrays = self._receive(seconds, wanted)
-            return join_records(answer["records"], arrays)
+            self._connection.send_bytes(kind.encode())
+            self._connection.send_bytes(pack_records(records))
+            return unpack_records(self._receive(seconds, wanted))
         except TimeoutError:
             self._replace()
             raise
@@ -83,14 +82,14 @@ class Trainer:
         self._start()
         return how
 
-    def _receive(self, seconds: float, wanted: Callable[[], bool]) -> tuple[wire.Header, Payload]:
+    def _receive(self, seconds: float, wanted: Callable[[], bool]) -> bytes:
         end = time.monotonic() + seconds
         while not self._connection.poll(_POLL_SECONDS):
             if not wanted():
                 raise EOFError
             if time.monotonic() > end:
                 raise TimeoutError
-        return wire.receive(self._connection)
+        return self._connection.recv_bytes()
 
     def end(self) -> None:
         """End the process at once: what it has stored is complete, and a repeated request trains again."""
@@ -111,12 +110,14 @@ class Site:
 
     def serve(self) -> None:
         """Answer messages until the SuperNode has ended."""
+        last = float("-inf")
         while self._runs():
             task = self._next()
             if task is None:
-                time.sleep(_POLL_SECONDS)
+                time.sleep(_BUSY_POLL_SECONDS if time.monotonic() - last < _BUSY_SECONDS else _POLL_SECONDS)
             else:
                 self._finish(task)
+                last = time.monotonic()
 
     def _runs(self) -> bool:
         """Whether the SuperNode runs; also leaves a sign of life for `fedl2g deploy health`."""
@@ -140,7 +141,8 @@ class Site:
         try:
             with task.alive():
                 task.answer(self._answer(task.message))
-            _log.info("%s: answered after %.1f s", shown(kind), time.monotonic() - started)
+            if kind != AWAKE:
+                _log.info("%s: answered after %.1f s", shown(kind), time.monotonic() - started)
         except httpx.HTTPError as error:
             _log.warning("%s: the answer did not reach the SuperNode: %s", shown(kind), error)
         finally:
@@ -150,10 +152,13 @@ class Site:
         kind, limits = message.metadata.message_type, self._file.limits
         if not message.has_content():
             return pack_refusal(PayloadError("the message: it has no content"))
-        if kind == "query":
+        if kind in ("query", AWAKE):
             return pack_identity(self._file.client_id, told_by(self._file))
         try:
-            return self._trainer.answer(kind, message.content, limits.seconds, self._runs)
+            return enclose(self._trainer.answer(kind, disclose(message.content), limits.seconds, self._runs))
+        except PayloadError as error:
+            _log.warning("refused: %s", error)
+            return pack_refusal(error)
         except TimeoutError:
             refusal = limits.too_slow()
             _log.warning("refused: %s", refusal)

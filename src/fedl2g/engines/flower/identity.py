@@ -10,6 +10,8 @@ from fedl2g.engines.flower import strict
 from fedl2g.errors import FedL2GError, PayloadError
 
 _MODEL_LIMIT = 256  # characters of the name of a network
+AWAKE = "query.awake"
+"""The kind of a message that only keeps a node awake; its answer is not read."""
 _REASON_LIMIT = 5_000  # characters of a refusal that are kept: the last ones, which name the error
 
 

@@ -68,6 +68,8 @@ class Nodes:
         self._failures: Counter[int] = Counter()  # node -> how often it failed to say which client it is
         self._retries: dict[int, float] = {}  # node -> not before this time
         self._owners: dict[int, int] = {}  # node -> the client to which its key belongs
+        self.quick: set[int] = set()  # clients whose last answer came soon
+        self.calls: set[str] = set()  # ids of messages that only keep nodes awake
         self._homes: dict[int, int] = {}  # client -> node
         self._queries: dict[str, int] = {}  # message id -> node whose identity was queried
         self._started: dict[int, str] = {}  # node -> when it was started, as of the last message to it
