@@ -19,6 +19,7 @@ from fedl2g.errors import DataError, RunError, SettingError, choices
 from fedl2g.experiment import Experiment
 from fedl2g.files import reason_of, write_text
 from fedl2g.learning.devices import resolve_device
+from fedl2g.privacy.noise_key import KEY_VARIABLE, check_key, key_fingerprint
 from fedl2g.references import is_reference, references_in, require_trust
 from fedl2g.schema import Schema, image_schema
 from fedl2g.setup import Setup, with_validation
@@ -54,6 +55,8 @@ def _describe(file: SiteFile, request: Request) -> None:
         "inputs": request.inputs.to_json(),
         "experiment": request.experiment.model_dump(mode="json", exclude={"execution"}),
     }
+    if request.experiment.privacy.on and request.experiment.privacy.noise == "client":
+        about["noise_key"] = _bound_key(path)
     text = json.dumps(about)
     try:
         if path.is_file() and path.read_text(encoding="utf-8") == text:
@@ -64,8 +67,31 @@ def _describe(file: SiteFile, request: Request) -> None:
     write_text(path, text)
 
 
+def _bound_key(path: Path) -> str:
+    """The fingerprint of this site's noise key in a run, which began with it; SettingError without or with another."""
+    if (fingerprint := key_fingerprint()) is None:
+        raise SettingError(
+            f"{KEY_VARIABLE}: not set at this site, which draws the noise of its uploads; expected a long random "
+            "secret; set it before the SuperNode is started"
+        )
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8")).get("noise_key") if path.is_file() else None
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise RunError(f"{path}: cannot be read ({reason_of(error)}); restore it from a copy") from error
+    if kept is None:
+        return fingerprint
+    check_key(kept, path.parent)
+    return str(kept)
+
+
 def stored_setup(file: SiteFile, run: Path, *, trust: bool = False) -> Setup:
     """The setup of a site in a run that it took part in, from the run's folder in its store."""
+    experiment, classes, inputs = stored_request(run, trust=trust)
+    return own_site(file, experiment, load_data(file, classes, inputs))
+
+
+def stored_request(run: Path, *, trust: bool = False) -> tuple[Experiment, tuple[str, ...], Schema]:
+    """What a site learns in a run that it took part in: the experiment, the classes and the form of a sample."""
     path = run / _FEDERATION
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
@@ -78,7 +104,7 @@ def stored_setup(file: SiteFile, run: Path, *, trust: bool = False) -> Setup:
         experiment = Experiment(**settings)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise RunError(f"{path}: cannot be read ({reason_of(error)}); restore it from a copy") from error
-    return own_site(file, experiment, load_data(file, classes, inputs))
+    return experiment, classes, inputs
 
 
 def load_data(file: SiteFile, classes: tuple[str, ...], inputs: Schema) -> Dataset:

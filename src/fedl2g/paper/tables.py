@@ -6,7 +6,7 @@ import csv
 import io
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,12 +186,10 @@ def _mark_best(entries: dict[str, Entry]) -> dict[str, Entry]:
     ours = pick((e.ours for e in entries.values() if e.ours is not None), default=None)
     theirs = pick((paper_number(e.paper) for e in entries.values() if e.paper is not None), default=None)
     return {
-        m: Entry(
-            **{
-                **vars(e),
-                "best": e.ours is not None and e.ours == ours,
-                "paper_best": e.paper is not None and paper_number(e.paper) == theirs,
-            }
+        m: replace(
+            e,
+            best=e.ours is not None and e.ours == ours,
+            paper_best=e.paper is not None and paper_number(e.paper) == theirs,
         )
         for m, e in entries.items()
     }

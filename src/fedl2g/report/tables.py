@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from fedl2g.privacy.noise_key import KEY_VARIABLE
 from fedl2g.report.comparison import percent
-from fedl2g.round.record import RoundRecord, chosen_on
+from fedl2g.round.record import RoundRecord, chosen_on, epsilon_text
+from fedl2g.runs.deployed import SiteRecord
 from fedl2g.runs.result import RunResult
 
 if TYPE_CHECKING:
@@ -52,6 +54,15 @@ def profile_table(history: Iterable[RoundRecord]) -> Table:
     return table
 
 
+def sites_table(sites: Mapping[int, SiteRecord]) -> Table:
+    """The sites of a deployment, as far as they tell of themselves."""
+    table = Table("client", "site", "network", "training samples", "test samples")
+    for client, site in sites.items():
+        counts = ("not told" if count is None else str(count) for count in (site.train_samples, site.test_samples))
+        table.add_row(str(client), site.name, site.model or "not told", *counts)
+    return table
+
+
 def machine_table(environment: Mapping[str, Any]) -> Table:
     """The machine that started a run, and its packages."""
     table = Table(show_header=False, box=None)
@@ -74,7 +85,7 @@ def leak_table(leaks: Iterable[Leak]) -> Table:
             f"{leak.all_rounds:.3f}",
             "" if leak.samples is None else f"{leak.samples:.3f}",
             f"{leak.up_mb_per_round:.3f}",
-            "" if leak.epsilon is None else f"{leak.epsilon:.3g}",
+            "" if leak.epsilon is None else epsilon_text(leak.epsilon, leak.guarantee),
         )
     table.caption = (
         "AUC of guessing a client's classes from its uploads, and of guessing, with its network, whether a sample was "
@@ -95,4 +106,10 @@ def _further_scores(result: RunResult) -> dict[str, str]:
 def _guarantee(result: RunResult) -> dict[str, str]:
     if result.epsilon is None:
         return {}
-    return {"privacy": f"({result.epsilon:.3g}, {result.delta:g})-differential privacy of uploads, by client"}
+    return {"privacy": guarantee_text(result)}
+
+
+def guarantee_text(result: RunResult) -> str:
+    """The guarantee of a run that has one, and what it is worth."""
+    worth = "" if result.guarantee == "secret noise" else f"; simulated: the noise is not secret without {KEY_VARIABLE}"
+    return f"({result.epsilon:.3g}, {result.delta:g})-differential privacy of uploads, by client{worth}"

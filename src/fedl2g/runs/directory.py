@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment.identity import SITES
 from fedl2g.files import appearing, quoted, reason_of, write_text
+from fedl2g.privacy.noise_key import check_key, key_fingerprint
 from fedl2g.references import load_plugin, loaded_plugins, references_in, require_trust
 from fedl2g.round.record import RoundRecord
+from fedl2g.runs.deployed import how_to_continue
 from fedl2g.runs.result import RunResult
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class RunDirectory:
             "fingerprint": experiment.fingerprint,
             "dataset_fingerprint": setup.dataset.fingerprint,
             "plugins": loaded_plugins(),
+            **({"noise_key": key_fingerprint()} if experiment.privacy.on else {}),
             "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
         files = {
@@ -176,6 +179,16 @@ class RunDirectory:
         loaded = {Path(plugin).name for plugin in loaded_plugins()}
         return [plugin for plugin in stored if Path(plugin).name not in loaded]
 
+    def check_noise_key(self) -> None:
+        """Raise SettingError unless the noise of a privacy guarantee would be drawn as when the run was started."""
+        about = self.about()
+        if "noise_key" not in about:
+            raise RunError(
+                f"{self.path / 'run.json'}: 'noise_key' is missing, which a run with a privacy guarantee has; restore "
+                "the file from a copy, or start a new run"
+            )
+        check_key(about["noise_key"], self.path)
+
     def environment(self) -> dict[str, Any]:
         """Versions, CPU and threads of the machine that started the run."""
         return self._read_json("environment.json")
@@ -237,9 +250,10 @@ class RunDirectory:
                         file.write(b"\n")  # end the partial line of a killed process
                 file.write(line.encode())
         except OSError as error:
+            how = f"continue with `fedl2g resume {quoted(self.path)}`"
             raise RunError(
                 f"{self.metrics}: cannot be written ({error.strerror}); the last checkpoint is intact; make room, then "
-                f"continue with `fedl2g resume {quoted(self.path)}`"
+                f"{how_to_continue(self.path) if self.deployed else how}"
             ) from error
 
     def result(self) -> RunResult | None:

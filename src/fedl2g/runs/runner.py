@@ -13,6 +13,7 @@ from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.experiment.extension import check_extension
 from fedl2g.federation import Observer
+from fedl2g.runs.deployed import how_to_continue
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.execute import execute
 from fedl2g.runs.extension import extend
@@ -63,6 +64,8 @@ def run_site(setup: Setup, path: Path, open_clients: OpenEngine, observers: Sequ
         directory = RunDirectory.create(path, setup)
     # A server whose SuperLink was killed keeps the lock until its retries time out.
     with directory.lock(wait=setup.experiment.execution.link_seconds + _SHUTDOWN_SECONDS):
+        if setup.experiment.privacy.on:
+            directory.check_noise_key()
         extend(directory, setup.experiment)
         return directory.result() or execute(directory, setup, observers, open_clients, interruptible=False)
 
@@ -83,7 +86,7 @@ def resume(
     """
     directory = RunDirectory.open(Path(path), trust=trust)
     if directory.deployed and (directory.result() is None or rounds is not None):
-        raise SettingError(f"{path}: the run of a deployment; continue it with `flwr run` (coordinator/run.sh)")
+        raise SettingError(f"{path}: the run of a deployment; {how_to_continue(directory.path)}")
     experiment = directory.experiment()
     if experiment.fingerprint != directory.about()["fingerprint"]:
         why, remedy = "experiment.toml and run.json belong to different runs", "restore them from a copy"
@@ -123,5 +126,7 @@ def _continue(
                 f"dataset: {experiment.dataset!r} is not the one {directory.path} was started with; restore that "
                 "dataset, or choose another --out"
             )
+        if experiment.privacy.on:
+            directory.check_noise_key()
         extend(directory, experiment)
         return execute(directory, Setup(experiment, dataset, directory.partition()), observers)
