@@ -29,7 +29,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 REFUSED = {("fedkd", setting) for setting in SETTINGS if setting.startswith("privacy")}  # its uploads are factors
 REFUSED |= {("fedgen", s) for s in SETTINGS if s.startswith("privacy") or s in ("dense", "robust rule")}  # raw replies
-ONCE = {"noise", "privacy, counted", "training"}  # with one method: they differ from others of the list in what engines do not see
+# With one method: they differ from others of the list in what engines do not see.
+ONCE = {"noise", "privacy, counted", "training"}
 PAIRS = [
     (method, setting)
     for method in BUILT_IN
