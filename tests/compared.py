@@ -23,8 +23,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "privacy, counted": {"privacy": {"clip": 1.0, "noise_multiplier": 0.5, "denominator": "counted"}},
     "dense": {"privacy": {"dense_uploads": True}},
     "training": {
-        "optimizer": {"name": "adamw", "weight_decay": 0.01}, "schedule": "cosine", "augment": {"flip": True, "crop": 2},
-        "client_lr": 0.001,
+        "optimizer": {"name": "adamw", "weight_decay": 0.01}, "schedule": "cosine", "client_lr": 0.001,
+        "augment": {"flip": True, "crop": 2},
     },
 }  # fmt: skip
 REFUSED = {("fedkd", setting) for setting in SETTINGS if setting.startswith("privacy")}  # its uploads are factors
