@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedl2g import session
 from fedl2g.errors import FedL2GError
 from fedl2g.models.catalog import resolve_models
 from fedl2g.report.collect import DATA_SETTINGS, Group, Run
 from fedl2g.report.series import number
 from fedl2g.round.record import selected_record
+from fedl2g.runs.deployed import read_sites
 from fedl2g.runs.verdicts import DEFAULT_REFERENCE, Difference, against, same_clients
 
 Row = dict[str, Any]
@@ -106,7 +109,7 @@ def architectures_of(run: Run) -> tuple[str, ...]:
     if run.directory.deployed:
         return ()  # sites know their own
     try:
-        return resolve_models(run.settings["models"])
+        return session.readable(resolve_models(run.settings["models"]))
     except (FedL2GError, KeyError):
         return ()  # written by a version with other names: the page does without
 
@@ -116,18 +119,24 @@ class _Clients:
 
     def __init__(self, run: Run) -> None:
         self.seed = run.seed
-        self._architectures: tuple[str, ...] = ()
+        self._architectures = architectures_of(run)
         self._samples: list[int] = []
+        self._sites = read_sites(run.directory.path) if run.directory.deployed else {}
         if run.directory.deployed:
-            return  # sites know their own
-        try:
-            self._architectures = resolve_models(run.settings["models"])
+            return  # sites know their own, and tell it or not
+        with suppress(FedL2GError):  # a damaged partition: the page does without
             self._samples = [len(train) for train in run.directory.partition().train]
-        except (FedL2GError, KeyError):
-            pass  # written by a version with other names: the page does without
 
     def row(self, client: int) -> Row:
         names = self._architectures
+        if (site := self._sites.get(client)) is not None:
+            return {
+                "client": client,
+                "site": site.name,
+                "seed": str(self.seed),
+                "architecture": site.model or "",
+                "samples": site.train_samples,
+            }
         return {
             "client": client,
             "seed": str(self.seed),

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fedl2g import session
 from fedl2g.errors import RunError
 from fedl2g.experiment import flat
+from fedl2g.experiment.identity import SITES
 from fedl2g.round.record import chosen_on, selected_record, selection_of
+from fedl2g.runs.deployed import in_words, read_sites
 from fedl2g.runs.directory import RunDirectory
 
 _ABOUT = ("method", "dataset", "partition", "models", "clients", "seed", "rounds")
@@ -20,6 +23,8 @@ def overview(run: RunDirectory) -> dict[str, Any]:
     about = run.about()
     row = {name: about[name] for name in _ABOUT}
     row |= {"run": str(run.path), "created": about["created"]}
+    if run.deployed:  # what the sites have, not what the settings would give simulated clients
+        row |= {"partition": SITES, "models": in_words(read_sites(run.path)) or SITES}
     result = run.result()
     if result is not None:
         return row | {
@@ -104,6 +109,7 @@ def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         best = "" if row["best_accuracy"] is None else f"{row['best_accuracy']:.2%}"
         done = "" if row["rounds"] is None else f"{row['rounds_done']}/{row['rounds']}"
+        row = {**row, "models": row["models"] and ",".join(session.readable(row["models"].split(",")))}
         about = ["" if row[name] is None else str(row[name]) for name in named]
         differs = " ".join(f"{name}={value}" for name, value in row["differs"].items())
         lines.append((*about, done, best, row["status"], differs, row["run"]))
