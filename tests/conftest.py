@@ -25,7 +25,7 @@ from fedl2g.setup import Setup, prepare
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The figures of `record_property("figures", ...)`: a text, or {part: {what: count}}, which is summed over tests."""
+    """The figures of `record_property("figures", ...)`: a text, or {part: {what: count}}, which is summed."""
     total: dict[str, Counter[str]] = {}
     for report in (report for kind in terminalreporter.stats.values() for report in kind):
         for name, figures in getattr(report, "user_properties", ()):
