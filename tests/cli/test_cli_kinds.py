@@ -82,9 +82,8 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "kind", ["table", pytest.param("signal", marks=pytest.mark.slow), pytest.param("text", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_through_the_whole_command(kind: str, fedl2g: Any, tmp_path: Path) -> None:
     about = KINDS[kind]
     truth = about.make(tmp_path)
