@@ -37,7 +37,7 @@ def test_a_superlink_that_is_gone_is_given_up_after_the_time_set(experiment: Pat
     assert "ERROR the run stopped: SuperLink: could not be reached" in (tmp_path / "run" / "log.txt").read_text()
     with RunDirectory.open(tmp_path / "run").lock():  # free for the run that goes on
         pass
-    with pytest.raises(SettingError, match=r"continue it with `flwr run` \(coordinator/run.sh\)"):
+    with pytest.raises(SettingError, match="continue it with `fedl2g deploy run COORDINATOR --name NAME`"):
         resume(tmp_path / "run")
 
 

@@ -86,6 +86,12 @@ def _bound_key(path: Path) -> str:
 
 def stored_setup(file: SiteFile, run: Path, *, trust: bool = False) -> Setup:
     """The setup of a site in a run that it took part in, from the run's folder in its store."""
+    experiment, classes, inputs = stored_request(run, trust=trust)
+    return own_site(file, experiment, load_data(file, classes, inputs))
+
+
+def stored_request(run: Path, *, trust: bool = False) -> tuple[Experiment, tuple[str, ...], Schema]:
+    """What a site learns in a run that it took part in: the experiment, the classes and the form of a sample."""
     path = run / _FEDERATION
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
@@ -98,7 +104,7 @@ def stored_setup(file: SiteFile, run: Path, *, trust: bool = False) -> Setup:
         experiment = Experiment(**settings)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise RunError(f"{path}: cannot be read ({reason_of(error)}); restore it from a copy") from error
-    return own_site(file, experiment, load_data(file, classes, inputs))
+    return experiment, classes, inputs
 
 
 def load_data(file: SiteFile, classes: tuple[str, ...], inputs: Schema) -> Dataset:

@@ -22,6 +22,7 @@ from fedl2g.files import appearing, quoted, reason_of, write_text
 from fedl2g.privacy.noise_key import check_key, key_fingerprint
 from fedl2g.references import load_plugin, loaded_plugins, references_in, require_trust
 from fedl2g.round.record import RoundRecord
+from fedl2g.runs.deployed import how_to_continue
 from fedl2g.runs.result import RunResult
 
 if TYPE_CHECKING:
@@ -249,9 +250,10 @@ class RunDirectory:
                         file.write(b"\n")  # end the partial line of a killed process
                 file.write(line.encode())
         except OSError as error:
+            how = f"continue with `fedl2g resume {quoted(self.path)}`"
             raise RunError(
                 f"{self.metrics}: cannot be written ({error.strerror}); the last checkpoint is intact; make room, then "
-                f"continue with `fedl2g resume {quoted(self.path)}`"
+                f"{how_to_continue(self.path) if self.deployed else how}"
             ) from error
 
     def result(self) -> RunResult | None:
