@@ -115,6 +115,10 @@ def test_a_damaged_or_vanished_run_is_a_sentence_beside_the_others(folder: Path,
     assert changed(follower, vanished).runs == 2
 
 
+def test_a_folder_without_runs_is_a_page_that_waits_for_them(tmp_path: Path) -> None:
+    assert "No runs yet; the page fills as soon as there is one" in text_of(follower_of(tmp_path).state().page())
+
+
 def test_planned_failed_and_running_cells_and_the_coordinators_log(folder: Path, tmp_path: Path) -> None:
     root = copied(folder, tmp_path / "runs")
     planned = [PlannedRun(f"{name}-s0", name, 0, 2, "cifar10") for name in ("local", "fedproto", "fedgh", "fml")]
