@@ -130,7 +130,7 @@ def _killed(experiment: Experiment, out: Path, times: _Times, draw: random.Rando
         shutil.rmtree(out, ignore_errors=True)
         process = _start(experiment, out)
         if not early:
-            _wait(lambda: _recorded(out) or not process.is_alive())
+            _wait(lambda process=process: _recorded(out) or not process.is_alive())  # type: ignore[misc]
         process.join(moment * (times.before if early else times.rounds))
         if process.is_alive():
             break
