@@ -94,7 +94,7 @@ class Deployment:
         self._start("sites", sys.executable, __file__, str(self.folder))
         log = self.folder / "sites.log"
         _wait("the sites join", lambda: log.read_bytes().count(b"SuperNode ID") == len(self.names))
-        self._call("sh", "coordinator/run.sh")
+        self._call("sh", "coordinator/run.sh", "--detach")
 
     def sleep(self, seconds: float) -> None:
         """How long the training of a light site takes, without using this machine's CPUs."""
