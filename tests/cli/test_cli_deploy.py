@@ -183,6 +183,24 @@ def test_a_site_in_order_passes_every_line(fedl2g: Any, hospitals: Path) -> None
     assert list(verdicts(fedl2g, hospitals, "--offline")[1]) == OFFLINE
 
 
+@pytest.mark.parametrize("bits", [8, 16])
+def test_grey_images_pass_the_check_of_a_grey_federation(bits: int, fedl2g: Any, tmp_path: Path) -> None:
+    from PIL import Image
+
+    grey = [option if option != "3,16,16" else "1,16,16" for option in NEW]
+    assert fedl2g(*grey).code == 0
+    assert fedl2g("deploy", "practice", "hospitals").code == 0
+    if bits == 16:
+        for path in (tmp_path / "hospitals/sites/north/data").rglob("*.png"):
+            with Image.open(path) as picture:
+                values = np.asarray(picture).astype(np.uint16) * 257
+            Image.fromarray(values).save(path)
+    lines = verdicts(fedl2g, tmp_path / "hospitals", "--offline")[1]
+    sys.modules.pop("site_code", None)
+    assert lines["data"] == ("ok", "60 images of 1 x 16 x 16 in data")
+    assert {lines[what][0] for what in ("labels", "split", "model", "batch")} == {"ok"}
+
+
 def _spoil_key(north: Path) -> None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ed25519

@@ -280,7 +280,7 @@ def test_how_a_run_is_continued_depends_on_where_it_lies(ready: Path, tmp_path: 
     run = ready / "runs" / "second"
     assert how_to_continue(run) == f"continue it with `fedl2g deploy run '{ready}' --name second`"
     assert "deploy run COORDINATOR" in how_to_continue(tmp_path / "elsewhere")
-    state = json.dumps({"run": "1", "outcome": str(tmp_path / "gone.json")})
+    state = json.dumps({"run": "1", "outcome": str(tmp_path / "gone.json"), "experiment": "e"})
     (ready / "flwr").mkdir(exist_ok=True)
     (ready / "flwr" / "started-first.json").write_text(state[:-3])
     assert operate.running(ready, "first") is None  # a damaged note of an earlier run is none

@@ -182,8 +182,8 @@ def test_a_site_tells_what_its_file_allows(folder: Path) -> None:
     file = site(folder, Path("store"))
     for tell, expected in (
         (Tell(), ("small_cnn", True)),
-        (Tell(model=False), (None, True)),
-        (Tell(model=False, samples=False), (None, False)),
+        (Tell(network=False), (None, True)),
+        (Tell(network=False, samples=False), (None, False)),
     ):
         records = pack_identity(1, told_by(file.model_copy(update={"tell": tell})))
         assert unpack_identity(records, 2) == 1

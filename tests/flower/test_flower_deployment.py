@@ -46,12 +46,18 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFederat
 
 
 def test_the_tutorial_runs_and_equals_the_inline_run(tmp_path: Path) -> None:
-    done = run_script(Path(__file__).parent / "run_tutorial.py", str(tmp_path), timeout=900, cwd=tmp_path)
+    folder = tmp_path / "my machines"  # with a space
+    folder.mkdir()
+    done = run_script(Path(__file__).parent / "run_tutorial.py", str(folder), timeout=900, cwd=folder)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-4000:] + done.stdout[-1000:]
     found = json.loads(lines[-1].removeprefix("RESULT "))
     assert found["differences"] == []
     assert found["predictions"] == {"north": [5, 4], "south": [5, 4], "east": [5, 4]}
+    assert found["originals"] == []  # nothing names the folder in which it was made
+    for word in ("north", "site_code:build_model", "small_resnet", "45", "not told"):
+        assert word in found["shown"]
+    assert re.search(r"round 2: accuracy [\d.]+% \(\d+ of 15 test samples\); alone ", found["log"])
 
 
 def try_to_join(federation: RealFederation, name: str, *options: str) -> str:

@@ -6,7 +6,6 @@ import json
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,9 +42,11 @@ class Started:
     path: Path  # the run directory
     flower_id: str
     outcome: Path
+    experiment: Path
 
     def write(self, file: Path) -> None:
-        write_text(file, json.dumps({"run": self.flower_id, "outcome": str(self.outcome)}), durable=False)
+        about = {"run": self.flower_id, "outcome": str(self.outcome), "experiment": str(self.experiment)}
+        write_text(file, json.dumps(about), durable=False)
 
 
 def start_run(folder: Path, name: str, experiment: Path | None = None) -> Started:
@@ -53,8 +54,9 @@ def start_run(folder: Path, name: str, experiment: Path | None = None) -> Starte
     folder = folder.resolve()
     path = run_folder(folder, name)
     outcome = folder / HOME / f"{name}-{secrets.token_hex(4)}.json"
+    file = (experiment or folder / EXPERIMENT).resolve()
     settings = {
-        "experiment": str((experiment or folder / EXPERIMENT).resolve()),
+        "experiment": str(file),
         "keys": str(folder / KEYS_FILE),
         "run": str(path),
         "outcome": str(outcome),
@@ -63,7 +65,7 @@ def start_run(folder: Path, name: str, experiment: Path | None = None) -> Starte
         needed.mkdir(parents=True, exist_ok=True)
     for old in (folder / HOME).glob(f"{name}-????????.json"):
         old.unlink(missing_ok=True)
-    started = Started(path, flower_command(folder).start(settings, f"run-{name}"), outcome)
+    started = Started(path, flower_command(folder).start(settings, f"run-{name}"), outcome, file)
     started.write(_state_file(folder, name))
     return started
 
@@ -74,14 +76,17 @@ def running(folder: Path, name: str) -> Started | None:
     path = run_folder(folder, name)
     try:
         found = json.loads(_state_file(folder, name).read_text(encoding="utf-8"))
-        started = Started(path, str(found["run"]), Path(found["outcome"]))
+        started = Started(path, str(found["run"]), Path(found["outcome"]), Path(found["experiment"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
     if started.outcome.exists():
         return None
     if RunDirectory(started.path).running:
         return started
-    return started if _alive(flower_command(folder), started) else None
+    try:
+        return None if _is_over(flower_command(folder), started) else started
+    except RunError:  # no SuperLink answers: whatever ran there has ended
+        return None
 
 
 def stop_run(folder: Path, name: str) -> str:
@@ -96,7 +101,7 @@ def stop_run(folder: Path, name: str) -> str:
 def follow(folder: Path, started: Started, console: Console, *, title: str = "") -> RunDirectory:
     """Show a run's rounds and problems until it ends; raises the error with which it ends."""
     command = flower_command(folder.resolve())
-    rounds = read_coordinator(folder / EXPERIMENT).experiment.rounds
+    rounds = read_coordinator(started.experiment).experiment.rounds
     directory = RunDirectory(started.path)
     if (directory.path / "run.json").is_file():
         rounds = int(directory.about()["rounds"])
@@ -136,7 +141,7 @@ def _watch(
             return
         if time.monotonic() - asked > _ASK_SECONDS:
             asked = time.monotonic()
-            if not directory.running and not _alive(command, started) and not started.outcome.exists():
+            if not directory.running and _is_over(command, started) and not started.outcome.exists():
                 raise RunError(
                     f"{started.path}: the process of the run ended without a word (killed, or out of memory); the last "
                     f"checkpoint is intact; look at the SuperLink's log, then {how_to_continue(started.path)}"
@@ -144,11 +149,9 @@ def _watch(
         time.sleep(_POLL_SECONDS)
 
 
-def _alive(command: FlowerCommand, started: Started) -> bool:
-    """Whether Flower still works on the run; a SuperLink that does not answer ends it."""
-    with suppress(RunError):
-        return not command.status(started.flower_id).startswith("finished")
-    return False
+def _is_over(command: FlowerCommand, started: Started) -> bool:
+    """Whether Flower says that the run is over; RunError if no SuperLink answers."""
+    return command.status(started.flower_id).startswith("finished")
 
 
 def _state_file(folder: Path, name: str) -> Path:

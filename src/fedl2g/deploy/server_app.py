@@ -27,6 +27,7 @@ from fedl2g.engines.flower.nodes import MessageGrid
 from fedl2g.engines.flower.terms import Terms
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.federation import Federation, Observer
+from fedl2g.interrupts import SIGNALS
 from fedl2g.methods.base import Reply
 from fedl2g.payload import Payload
 from fedl2g.round.record import RoundRecord, chosen_on, selected_record
@@ -72,7 +73,7 @@ def run(grid: Grid, experiment: Path, registered: Path, out: Path) -> None:
         return teller.engine
 
     try:
-        with _stop_on_sigint():
+        with _stop_when_asked():
             result = run_site(setup, out, open_grid, [teller, scribe])
         best, chosen = result.best_accuracy, chosen_on(result.selection)
         _log.info("the run is finished: best accuracy %.4f in round %d (%s)", best, result.best_round, chosen)
@@ -86,24 +87,26 @@ def run(grid: Grid, experiment: Path, registered: Path, out: Path) -> None:
 
 
 @contextmanager
-def _stop_on_sigint() -> Iterator[None]:
-    """Stop at once when Flower sends SIGINT, so that the directory is unlocked for the next start of the run."""
+def _stop_when_asked() -> Iterator[None]:
+    """Stop at once when Flower sends SIGINT, or the system SIGTERM or SIGHUP: the next start finds no lock."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for one in SIGNALS:
+            signal.signal(one, signal.SIG_IGN)
         raise RunError(
             "Flower: ended the run (`flwr stop`, or its SuperLink is gone); the last checkpoint is intact; start the "
             "run again to continue"
         )
 
-    before = signal.signal(signal.SIGINT, end)
+    before = {one: signal.signal(one, end) for one in SIGNALS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 class _SiteNames(logging.Formatter):

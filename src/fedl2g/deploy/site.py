@@ -170,7 +170,7 @@ class Site:
 
 def told_by(file: SiteFile) -> Told:
     """What a site's file lets the coordinator's records say."""
-    return Told(file.model if file.tell.model else None, file.tell.samples)
+    return Told(file.model if file.tell.network else None, file.tell.samples)
 
 
 def run_site(path: Path) -> None:

@@ -40,7 +40,7 @@ class Tell(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    model: bool = True
+    network: bool = True
     samples: bool = True
 
 
