@@ -11,7 +11,7 @@ def test_what_there_is(fedl2g) -> None:
     names = [method["name"] for method in json.loads(fedl2g("methods", "--json").out)]
     assert names[:12] == [
         "local", "lg-fedavg", "fedgh", "fml", "fedkd", "fedmrl", "feddistill", "fedproto", "fedtgp",
-        "fedgen",         "fedl2g-l", "fedl2g-f",
+        "fedgen", "fedl2g-l", "fedl2g-f",
     ]  # fmt: skip
     models = json.loads(fedl2g("models", "--no-time", "--json", "--quiet").out)
     sizes = {row["name"]: (row["parameters"], row["feature_width"]) for row in models["architectures"]}
@@ -21,6 +21,7 @@ def test_what_there_is(fedl2g) -> None:
     assert "htm10" in models["groups"]
     assert {row["name"] for row in json.loads(fedl2g("datasets", "--json").out)} == {
         "digits", "cifar10", "cifar100", "flowers102", "tiny-imagenet", "domainnet",
+        "har", "pamap2", "breast-cancer", "wine", "ag_news",
     }  # fmt: skip
     for command in ("methods", "datasets"):
         assert fedl2g(command).code == 0

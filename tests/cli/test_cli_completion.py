@@ -39,7 +39,7 @@ def test_commands_options_and_names_are_completed() -> None:
     assert "--rounds" in completed("run", "--ro")
     assert completed("run", "--method", "fedl2g-") == ["fedl2g-l", "fedl2g-f"]
     assert completed("compare", "--methods", "local,fedp") == ["local,fedproto"]
-    assert completed("run", "--models", "small_cnn,htfe8") == ["small_cnn,htfe8"]
+    assert completed("run", "--models", "small_cnn,htfe9") == ["small_cnn,htfe9"]
     assert completed("run", "--dataset", "cifar") == ["cifar10", "cifar100"]
     assert completed("run", "--engine", "") == ["inline", "workers", "flower"]
     assert completed("run", "--set", "execution.check") == ["execution.checkpoint_every="]

@@ -112,7 +112,8 @@ def test_a_kind_through_the_whole_command(kind: str, fedl2g: Any, tmp_path: Path
     (scores,) = session.run(None, {"inputs": samples.numpy()})
     torch.testing.assert_close(torch.from_numpy(scores), wanted, rtol=1e-4, atol=1e-4)
 
-    probed = fedl2g("probe", *about.options, "--clients", "2", "--rounds", "2", "--methods", "fedproto", "--quiet")
+    skewed = [*about.options, "--partition", "dirichlet:0.2"]  # the probe guesses which classes a client has
+    probed = fedl2g("probe", *skewed, "--clients", "4", "--rounds", "2", "--methods", "fedproto", "--quiet")
     assert probed.code == 0, probed.err
     shown = fedl2g("data", "show", *without_models(about.options), "--clients", "2")
     assert (shown.code, truth[0] in shown.out) == (0, True), shown.err

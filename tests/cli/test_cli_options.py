@@ -33,7 +33,8 @@ ABOUT_EXPERIMENTS = {
 
 
 def test_the_commands_about_experiments_are_known() -> None:
-    assert set(ABOUT_EXPERIMENTS) == {("run",), ("resume",), ("compare",), ("probe",), ("data", "show")}
+    known = {("run",), ("resume",), ("compare",), ("probe",), ("data", "show"), ("data", "schema")}
+    assert set(ABOUT_EXPERIMENTS) == known
 
 
 @pytest.mark.parametrize("setting", FIELDS)

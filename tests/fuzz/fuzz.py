@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import logging
 import os
 import re
 import subprocess
@@ -90,6 +91,7 @@ def main() -> None:
     parser.add_argument("targets", nargs="*")
     given = parser.parse_args()
     if given.one:
+        logging.disable(logging.CRITICAL)  # what is refused is logged, thousands of times a second
         (by_coverage if GUIDED else by_chance)(given.targets[0], given.seconds)
         return
     from fuzz_targets import TARGETS

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import logging
 import os
 import shutil
 import tempfile
@@ -38,7 +37,6 @@ from fedl2g.runs.overview import overview
 from fedl2g.runs.result import RunResult
 from fedl2g.schema import image_schema
 
-logging.disable(logging.CRITICAL)
 _LIMIT = 2**16
 _PAYLOAD = {"ids": torch.tensor([0, 2]), "rows": torch.ones(2, 3)}
 _EXPERIMENT = Experiment(method="feddistill", samples=100, image_size=16, clients=4, rounds=5)
