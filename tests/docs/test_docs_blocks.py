@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tomllib
@@ -70,7 +71,7 @@ def test_the_blocks_of_a_page_run_in_their_order(
 def test_commands_that_are_not_run_are_at_least_accepted(block: Block, tmp_path: Path) -> None:
     """The shell runs the block with programs that only write down how they were called."""
     calls = tmp_path / "calls"
-    for name in ("fedl2g", "python", "docker"):
+    for name in ("fedl2g", "python", "docker", "make"):
         write_program(tmp_path / name, f"printf '%s\\n' {name} \"$@\" '' >> '{calls}'")
     run_shell(block, tmp_path, tmp_path)
     for call in calls.read_text().removesuffix("\n\n").split("\n\n"):
@@ -81,6 +82,11 @@ def test_commands_that_are_not_run_are_at_least_accepted(block: Block, tmp_path:
             program, *arguments = arguments[arguments.index("fedl2g") :]
         if program == "fedl2g":
             parse(app, arguments)
+        elif program == "make":
+            targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+            assert arguments[0] in targets
+        elif arguments[0] == "-c":
+            compile(arguments[1], str(block), "exec")
         else:
             assert (ROOT / arguments[0]).is_file()
 
