@@ -147,7 +147,7 @@ def test_every_method_trains_with_the_experiments_optimizer_and_rate(method: str
 
     def moved(round: int, **settings: Any) -> dict[str, Tensor]:
         experiment = Experiment(
-            method=options, samples=60, clients=2, partition="iid", models="small_cnn", rounds=2, **settings
+            method=options, samples=120, clients=2, partition="iid", models="small_cnn", rounds=2, **settings
         )
         setup = prepare(experiment)
         half = Host(setup, CPU).half(0)

@@ -42,7 +42,7 @@ def test_methods_with_an_auxiliary_network_take_the_smallest_or_the_named_one(
     assert setup_of(tiny(method=method, models=models)).task.auxiliary == "small_cnn"
     named = {"name": method, "auxiliary": "small_resnet"}
     assert setup_of(tiny(method=named, models=models)).task.auxiliary == "small_resnet"
-    assert auxiliary_architecture(tiny(method="local", models=models), 10, (3, 16, 16)) == "small_resnet"
+    assert auxiliary_architecture(tiny(method="local", models=models), 10, image_schema(3, 16, 16)) == "small_resnet"
 
 
 def test_a_named_auxiliary_network_has_its_own_memory_layout(tiny: Callable[..., Experiment]) -> None:
@@ -60,5 +60,5 @@ def test_the_auxiliary_network_is_one_architecture(name: str) -> None:
 
 def test_counting_leaves_the_random_generator_alone() -> None:
     before = torch.get_rng_state()
-    parameters_of("resnet8", 7, (3, 24, 24))
+    parameters_of("resnet8", 7, image_schema(3, 24, 24))
     assert torch.equal(torch.get_rng_state(), before)

@@ -52,10 +52,10 @@ def test_small_networks_do_not_load_torchvision() -> None:
     program = """
 import sys
 from fedl2g.models import build_model
+from fedl2g.schema import image_schema
 for name in ("small_cnn", "small_googlenet", "small_mobilenet", "small_resnet"):
     build_model(name, classes=10, inputs=image_schema(1, 28, 28))
 import fedl2g.runs.runner, fedl2g.engines.worker
-from fedl2g.schema import image_schema
 assert "torchvision" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)

@@ -22,6 +22,7 @@ class Moments(nn.Module):
 
     def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], slots: Sequence[str]) -> None:
         super().__init__()
+        self._slots = tuple(slots)
         self._of: dict[nn.Parameter, dict[str, str]] = {}
         for name, parameter in parameters:
             if parameter.requires_grad and parameter not in self._of:
@@ -30,12 +31,18 @@ class Moments(nn.Module):
                     self.register_buffer(buffer, _zero(slot, parameter))
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let the optimizer go on from here, and write here; parameters without moments start anew."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter in self._of:
-                    kept = self._of[parameter]
-                    optimizer.state[parameter] = {slot: self.get_buffer(buffer) for slot, buffer in kept.items()}
+        """Let the optimizer go on from here, and write here; parameters without moments start anew, from zero.
+
+        torch's fused kernels expect the moments of all parameters, or of none.
+        """
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if not any(parameter in self._of for parameter in parameters):
+            return
+        for parameter in parameters:
+            kept = self._of.get(parameter, {})
+            optimizer.state[parameter] = {
+                slot: self.get_buffer(kept[slot]) if kept else _zero(slot, parameter) for slot in self._slots
+            }
 
 
 def _zero(slot: str, parameter: nn.Parameter) -> Tensor:
