@@ -94,7 +94,8 @@ def test_a_kind_through_the_whole_command(kind: str, fedl2g: Any, tmp_path: Path
     assert ran.code == 0, ran.err
     assert json.loads((tmp_path / "run" / "result.json").read_text())["best_accuracy"] > 0.8
 
-    assert fedl2g("export", "run", "--client", "1", "--out", "model").code == 0
+    exported = fedl2g("export", "run", "--client", "1", "--which", "last", "--out", "model")
+    assert exported.code == 0, exported.err
     described = json.loads((tmp_path / "model" / "model.json").read_text())
     assert (described["kind"], described["input"][1:]) == (kind, list(about.form))
     assert sorted(described["classes"]) == sorted(set(truth))

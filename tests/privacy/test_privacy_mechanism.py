@@ -12,7 +12,8 @@ from fedl2g.experiment import Experiment
 from fedl2g.methods.base import Reply, Report
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload, check_payload
-from fedl2g.privacy.mechanism import KEY_VARIABLE, Mechanism
+from fedl2g.privacy.mechanism import Mechanism
+from fedl2g.privacy.noise_key import KEY_VARIABLE
 from fedl2g.rng import torch_stream
 from fedl2g.round.aggregator import Private
 from fedl2g.uploads.dense import Dense

@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from fedl2g.experiment import Experiment
-from fedl2g.privacy.mechanism import KEY_VARIABLE
+from fedl2g.privacy.noise_key import KEY_VARIABLE
 from fedl2g.registry import samplers
 from fedl2g.round.sampler import Poisson, Sampler, Uniform
 

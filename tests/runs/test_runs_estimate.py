@@ -13,6 +13,7 @@ from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.models import calibration
 from fedl2g.runs.estimate import DataSize, data_size, duration, estimate_seconds
+from fedl2g.schema import image_schema
 
 ONE: dict[str, Any] = {"dataset": "cifar100", "models": "cnn4", "rounds": 1, "clients": 20}
 PLAIN = 20 * 225 * 0.01  # 60,000 images: 225 steps on each of 20 clients
@@ -56,15 +57,15 @@ def test_a_users_method_is_estimated_by_its_traits() -> None:
 
 
 def test_sizes_of_data_of_every_kind(tmp_path: Path) -> None:
-    assert data_size("cifar100") == DataSize(60000, 100, (3, 32, 32))
-    assert data_size("cifar100", 16).image_shape == (3, 16, 16)
+    assert data_size("cifar100") == DataSize(60000, 100, image_schema(3, 32, 32))
+    assert data_size("cifar100", 16).inputs == image_schema(3, 16, 16)
     grey, colour = tmp_path / "grey.npz", tmp_path / "colour.npz"
     np.savez(grey, images=np.zeros((6, 8, 9), np.uint8), labels=np.arange(6) % 2)
     names = np.array(["a", "b", "c"])
     np.savez(colour, images=np.zeros((6, 8, 9, 4), np.uint8), labels=np.arange(6) % 2, class_names=names)
-    assert data_size(str(grey)) == DataSize(6, 2, (1, 8, 9))
-    assert data_size(str(colour)) == DataSize(6, 3, (4, 8, 9))
-    assert data_size(str(colour), 16).image_shape == (4, 16, 16)
+    assert data_size(str(grey)) == DataSize(6, 2, image_schema(1, 8, 9))
+    assert data_size(str(colour)) == DataSize(6, 3, image_schema(4, 8, 9))
+    assert data_size(str(colour), 16).inputs == image_schema(4, 16, 16)
     (tmp_path / "broken.npz").write_bytes(b"nothing")
     with pytest.raises(SettingError, match=r"broken\.npz: cannot be read"):
         data_size(str(tmp_path / "broken.npz"))
@@ -77,7 +78,7 @@ def test_a_folder_of_images_is_loaded_to_be_measured(tmp_path: Path) -> None:
         (tmp_path / label).mkdir()
         for number in range(3):
             Image.new("RGB", (20, 20)).save(tmp_path / label / f"{number}.png")
-    assert data_size(str(tmp_path), 16) == DataSize(6, 2, (3, 16, 16))
+    assert data_size(str(tmp_path), 16) == DataSize(6, 2, image_schema(3, 16, 16))
 
 
 def test_durations_for_people() -> None:

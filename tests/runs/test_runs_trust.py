@@ -30,6 +30,7 @@ from fedl2g.report.embedding import embed
 from fedl2g.report.page import write_report
 from fedl2g.runs.directory import RunDirectory, find_runs
 from fedl2g.runs.overview import overview
+from fedl2g.schema import image_schema
 
 ROOT = Path(__file__).parents[2]
 TINY: dict[str, Any] = {"samples": 80, "partition": "iid", "clients": 2, "rounds": 1}
@@ -353,7 +354,7 @@ def test_a_request_names_no_code(scene: Scene) -> None:
     from fedl2g.errors import PayloadError
 
     experiment = Experiment(**TINY, method="fedproto", models="small_cnn")
-    sent = Request("run1", experiment, ("a", "b"), (3, 32, 32), 1, {})
+    sent = Request("run1", experiment, ("a", "b"), image_schema(3, 32, 32), 1, {})
     assert unpack_request(pack_request(sent), 2**20).experiment.fingerprint == experiment.fingerprint
     for settings in [*forged("evil:network"), *[{"models": models} for models in LISTS]]:
         records = pack_request(sent)
@@ -366,7 +367,8 @@ def test_a_request_names_no_code(scene: Scene) -> None:
         about["experiment"] = nonsense
         with pytest.raises(PayloadError):
             unpack_request(records, 2**20)
-    about["experiment"] = json.dumps({**TINY, "method": "fedproto", "models": "evil:network"})
+    named = Experiment(**TINY, method="fedproto", models="evil:network")
+    records = pack_request(Request("run1", named, ("a", "b"), image_schema(3, 32, 32), 1, {}))
     assert unpack_request(records, 2**20, trust=True).experiment.models == "evil:network"  # of a simulation
 
 
