@@ -42,11 +42,12 @@ class Deployment:
 
     def __init__(self, setup: Setup, folder: Path) -> None:
         from fedl2g.deploy.keys import write_key_pair
+        from fedl2g.deploy.package import pin_package
         from fedl2g.deploy.scaffold import Plan, scaffold
 
         self.folder = folder
         self.names = tuple(f"site{client}" for client in range(setup.experiment.clients))
-        self.ports = _free_ports(1 + len(self.names))
+        self.ports = _free_ports(1)
         classes = setup.dataset.class_names
         scaffold(Plan(folder, self.names, classes, setup.dataset.shape, port=self.ports[0]))
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -63,7 +64,7 @@ class Deployment:
             _edit(at / "site.toml", '"site_code:build_model"', f'"{setup.architecture(client)}"')
             (at / "ca.crt").write_bytes((folder / "coordinator" / "certificates" / "ca.crt").read_bytes())
             write_key_pair(at / "node_key")
-            _edit(at / "start-supernode.sh", f"--port {9094 + client} ", f"--port {self.ports[1 + client]} ")
+            pin_package(at / "site.toml")
 
     def start(self, seconds: float) -> tuple[float, float]:
         """Start everything; returns the SuperLink's CPU load without nodes, and with all of them idle."""
@@ -131,11 +132,13 @@ class Deployment:
 def serve(grid: Any, folder: str) -> None:
     """In the ServerApp: train a round for each file `go-ROUND` and write how long it took."""
     from fedl2g.deploy.coordinator import read_coordinator
+    from fedl2g.deploy.registered import KEYS_FILE, read_keys
     from fedl2g.deploy.server_app import DeploymentEngine
     from fedl2g.methods.registry import get_method
 
-    setup = read_coordinator(Path(folder) / "coordinator" / "experiment.toml").setup
-    engine = DeploymentEngine(grid, setup)
+    coordinator = read_coordinator(Path(folder) / "coordinator" / "experiment.toml")
+    setup, keys = coordinator.setup, Path(folder) / "coordinator" / KEYS_FILE
+    engine = DeploymentEngine(grid, setup, read_keys(keys, coordinator.federation.sites))
     method = setup.experiment.method
     broadcast = get_method(method.name).server(method, setup.task).broadcast(1)
     for round in range(1, 1000):

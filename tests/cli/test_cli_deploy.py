@@ -57,7 +57,10 @@ FEDERATION = {
     "coordinator/compose.yaml",
 }
 SITE = {"site.toml", "site_code.py", "make-key.sh", "start-supernode.sh", "supernode.service", "compose.yaml"}
-VERDICTS = ["identity", "data", "labels", "split", "model", "batch", "store", "node key", "certificate", "server"]
+VERDICTS = [
+    "package", "identity", "limits", "data", "labels", "split", "model", "batch", "store", "node key", "certificate",
+    "server",
+]  # fmt: skip
 
 
 class TLSServer:
@@ -102,6 +105,7 @@ def hospitals(fedl2g: Any, tmp_path: Path) -> Iterator[Path]:
     shutil.copy(folder / "coordinator" / "certificates" / "ca.crt", north)
     assert fedl2g("deploy", "key", str(north / "node_key")).code == 0
     replace(north / "site.toml", "127.0.0.1:8443", f"127.0.0.1:{server.port}")
+    assert fedl2g("deploy", "pin", str(north / "site.toml")).code == 0
     yield folder
     server.socket.close()
     sys.modules.pop("site_code", None)  # each federation has its own
@@ -225,6 +229,16 @@ SPOILED: dict[str, tuple[Any, dict[str, str], set[str]]] = {
         {"identity": "client 0 is 'west' here; the coordinator's sites are 0 north, 1 south"},
         set(),
     ),
+    "another package": (
+        lambda n: replace(n / "site.toml", 'digest = "sha256:', f'digest = "sha256:{"0" * 64}" # '),
+        {"package": "(sha256:000000000000) is pinned; install that one, or run `fedl2g deploy pin "},
+        set(),
+    ),
+    "a method that is not allowed": (
+        lambda n: replace(n / "site.toml", '"fedl2g-f", ', ""),
+        {"limits": "limits.methods: the coordinator asks for fedl2g-f; this site allows fedl2g-l"},
+        set(),
+    ),
     "no data": (lambda n: shutil.rmtree(n / "data"), {"data": "data"}, {"labels", "split", "batch"}),
     "a class nobody knows": (
         lambda n: (n / "data" / "one").rename(n / "data" / "ones"),
@@ -262,7 +276,8 @@ SPOILED: dict[str, tuple[Any, dict[str, str], set[str]]] = {
     "a server without TLS": (_plain_server, {"server": "SSL"}, set()),
     "no table superlink": (
         _no_superlink,
-        dict.fromkeys(("node key", "certificate", "server"), "superlink: the table is missing from the site file"),
+        dict.fromkeys(("node key", "certificate", "server"), "superlink: the table is missing from the site file")
+        | {"package": "package: not pinned"},
         set(),
     ),
 }  # fmt: skip
@@ -325,8 +340,8 @@ def test_a_new_federation_is_whole(fedl2g: Any, tmp_path: Path) -> None:
         assert site.superlink is not None
         assert site.superlink.address == "fl.example.org:9000"
         script = (root / "sites" / name / "start-supernode.sh").read_text()
-        assert f"--host 127.0.0.1 --port {9094 + number} " in script
-        assert f"client-id={number} " in script
+        assert "exec fedl2g deploy site site.toml" in script
+        assert site.limits.image_shape == list(coordinator.federation.image_shape)
     assert "DNS:fl.example.org" in (root / "coordinator" / "make-certificates.sh").read_text()
     superlink = (root / "coordinator" / "start-superlink.sh").read_text()
     assert "--enable-supernode-auth" in superlink
@@ -380,7 +395,10 @@ def test_nothing_is_overwritten(fedl2g: Any) -> None:
     [
         ('modle = "x"', "modle: unknown setting; did you mean 'model'? known: client-id, name, "),
         ("client-id = -1", "client-id"),
-        ("maximum-request-mb = 0", "maximum-request-mb"),
+        ("[limits]\nmegabytes = 0.0", "limits.megabytes"),
+        ("[limits]\nrounds = true", "limits.rounds"),
+        ("[limits]\nepoch = 1", "limits.epoch: unknown setting; did you mean 'epochs'? known: methods, rounds, "),
+        ('[package]\nversion = "1"\ndigest = "x"', "package.digest"),
         ('[superlink]\naddress = "nowhere"\nroot-certificates = "a"\nprivate-key = "b"', "superlink.address"),
     ],
 )

@@ -12,7 +12,9 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedl2g.engines.flower import messages
+from fedl2g.deploy.keys import public_pem, write_key_pair
+from fedl2g.deploy.registered import bind_key
+from fedl2g.engines.flower import identity
 from fedl2g.engines.flower.actor import client_app
 from fedl2g.engines.flower.terms import Terms
 from fedl2g.experiment import Experiment
@@ -32,6 +34,16 @@ def tiny_setup(**settings: Any) -> Setup:
         "clients": 3, "rounds": 2, "partition": "iid", "execution": {"engine": "flower", **execution}, **settings,
     }  # fmt: skip
     return prepare(Experiment(**given))
+
+
+def register(coordinator: Path, *sites: str) -> list[bytes]:
+    """Make a key for each site and bind it; the public keys as Flower shows them."""
+    keys = []
+    for site in sites:
+        public = write_key_pair(coordinator / f"{site}_key")
+        bind_key(public, site, coordinator)
+        keys.append(public_pem(public.read_text(), public))
+    return keys
 
 
 class FakeClock:
@@ -58,6 +70,7 @@ class FakeNode:
     seconds: float = 0.0
     gone: bool = False
     started: str = "once"
+    public_key: bytes = b""
     received: list[str] = field(default_factory=list)
 
 
@@ -74,7 +87,11 @@ class FakeGrid:
         return [number for number, node in self.nodes.items() if not node.gone]
 
     def get_nodes(self) -> list[SimpleNamespace]:
-        return [SimpleNamespace(node_id=n, last_activated_at=self.nodes[n].started) for n in self.get_node_ids()]
+        found = {n: self.nodes[n] for n in self.get_node_ids()}
+        return [
+            SimpleNamespace(node_id=n, last_activated_at=node.started, public_key=node.public_key)
+            for n, node in found.items()
+        ]
 
     def push_messages(self, requests: Iterable[Message]) -> list[str]:
         sent = []
@@ -117,7 +134,7 @@ def corrupting(handle: Handler, corrupt: Callable[[RecordDict], None], kind: str
 def stranger(client: Any) -> Handler:
     """A node that claims to be some client, and answers nothing else."""
     return lambda request: (
-        Message(messages.pack_identity(client), reply_to=request) if request.metadata.message_type == "query" else None
+        Message(identity.pack_identity(client), reply_to=request) if request.metadata.message_type == "query" else None
     )
 
 

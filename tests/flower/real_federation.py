@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedl2g.deploy.keys import write_key_pair
+from fedl2g.deploy.package import pin_package
 from fedl2g.deploy.practice import write_practice_data
 from fedl2g.deploy.scaffold import Plan, scaffold
 
@@ -92,9 +93,7 @@ class RealFederation:
             (at / "site_code.py").write_text(SITE_CODE, encoding="utf-8")
             (at / "ca.crt").write_bytes((folder / "coordinator" / "certificates" / "ca.crt").read_bytes())
             write_key_pair(at / "node_key")
-            script = at / "start-supernode.sh"
-            text = script.read_text(encoding="utf-8")
-            script.write_text(text.replace(f"--port {9094 + SITES.index(site)} ", f"--port {free_port()} "))
+            pin_package(at / "site.toml")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def site(self, name: str) -> Path:
@@ -150,6 +149,14 @@ class RealFederation:
             return self.log(site).count("SuperNode ID") > before
 
         wait(f"{site} joins", joined)
+
+    def restart(self, site: str, change: Callable[[], object]) -> None:
+        """Stop a site, change something there, and start it again."""
+        process = self.processes.pop(site)
+        process.terminate()
+        process.wait(PATIENCE)
+        change()
+        self.start_supernode(site)
 
     def kill(self, name: str) -> None:
         """kill -9 of one process; what it started is left to itself."""

@@ -9,15 +9,18 @@ import pytest
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
-from fake_grid import QUICK, FakeClock, FakeGrid, FakeNode, Handler, tiny_setup
-from flwr.app import Context, RecordDict
+from fake_grid import QUICK, FakeClock, FakeGrid, FakeNode, Handler, register, tiny_setup
+from flwr.app import Message
 from inline_twin import differences, inline_twin
 
 from fedl2g.deploy import server_app
-from fedl2g.deploy.client_app import app
+from fedl2g.deploy.answering import answer
 from fedl2g.deploy.practice import write_practice_data
+from fedl2g.deploy.registered import read_keys
 from fedl2g.deploy.scaffold import Plan, scaffold
+from fedl2g.deploy.site_file import read_site
 from fedl2g.engines.flower import messages
+from fedl2g.engines.flower.identity import pack_identity
 from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.store import NodeStore, TrainedRound, stored_model
 from fedl2g.errors import PayloadError, RunError
@@ -27,11 +30,16 @@ from fedl2g.runs.directory import RunDirectory
 from fedl2g.schema import image_schema
 
 
-def site(folder: Path, name: str, client: int) -> Handler:
-    """The node of a site, with the app that its SuperNode runs."""
-    config: Any = {"site": str(folder / "sites" / name / "site.toml"), "client-id": client}
-    context = Context(1, 1, config, RecordDict(), {})
-    return lambda request: app(request, context)
+def site(folder: Path, name: str) -> Handler:
+    """The node of a site, which answers as `fedl2g deploy site` does."""
+    file = read_site(folder / "sites" / name / "site.toml", trust=True)
+
+    def handle(request: Message) -> Message:
+        kind = request.metadata.message_type
+        content = pack_identity(file.client_id) if kind == "query" else answer(file, kind, request.content)
+        return Message(content, reply_to=request)
+
+    return handle
 
 
 def change(experiment: Path, old: str, new: str) -> None:
@@ -48,11 +56,15 @@ def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # A site that refuses ends the test instead of being waited for.
     change(tmp_path / "fed/coordinator/experiment.toml", 'below_minimum = "wait"', 'below_minimum = "stop"')
     change(tmp_path / "fed/coordinator/experiment.toml", "deadline_seconds = 3600.0", "deadline_seconds = 20.0")
+    register(tmp_path / "fed/coordinator", "north", "south")
+    for name in ("north", "south"):
+        change(tmp_path / f"fed/sites/{name}/site.toml", 'methods = ["fedl2g-f"', 'methods = ["local", "fedproto"')
     return tmp_path / "fed"
 
 
 def grid_of(folder: Path) -> Any:
-    nodes = {100 + n: FakeNode(site(folder, name, n)) for n, name in enumerate(("north", "south"))}
+    names, keys = ("north", "south"), read_keys(folder / "coordinator" / "keys.toml", ("north", "south"))
+    nodes = {100 + n: FakeNode(site(folder, names[n]), public_key=key) for key, n in keys.items()}
     return FakeGrid(nodes, FakeClock())
 
 
@@ -64,10 +76,10 @@ def test_sites_keep_the_best_models_and_an_extended_run_is_the_whole_run(
     change(experiment, "rounds = 100", "rounds = 2")
     change(experiment, "client_lr = 0.01", "client_lr = 0.1")
     change(experiment, 'name = "fedl2g-f"', f'name = "{method}"')
-    server_app.run(grid_of(federation), experiment, run)
+    server_app.run(grid_of(federation), experiment, experiment.with_name("keys.toml"), run)
     change(experiment, "rounds = 2", "rounds = 4")
     grid = grid_of(federation)
-    server_app.run(grid, experiment, run)
+    server_app.run(grid, experiment, experiment.with_name("keys.toml"), run)
     inline_twin(federation, experiment, tmp_path / "twin", {})
     assert differences(federation, experiment, run, tmp_path / "twin" / "run") == []
     directory = RunDirectory.open(run)
@@ -113,7 +125,7 @@ def test_a_store_keeps_the_best_round_whatever_comes_after_it(tmp_path: Path) ->
 @pytest.mark.parametrize("best", [-1, 2.5, "3", True])
 def test_a_request_names_a_round_as_best_or_is_refused(best: Any) -> None:
     setup = tiny_setup()
-    request = Request("run1", setup.experiment, ("a",), image_schema(1, 8, 8), 3, {}, best=2)
+    request = Request("run1", setup.experiment, ("a", "b"), image_schema(1, 8, 8), 2, {}, best=2)
     records = messages.pack_request(request)
     assert messages.unpack_request(records, 2**20).best == 2
     records["about"]["best"] = best  # type: ignore[index]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,83 @@ def test_strangers_are_refused_and_the_run_goes_on(federation: RealFederation, t
     assert run.rounds() == ALL_ROUNDS
     assert "refused" not in run.log()
     assert run.differences() == []
+
+
+TAMPERED = """
+import os
+import sys
+from pathlib import Path
+
+Path({folder!r}, str(os.getpid())).write_text(os.path.basename(sys.argv[0]) + " " + os.environ.get("FLWR_HOME", ""))
+"""
+
+
+@contextmanager
+def tampered_app(federation: RealFederation, marks: Path) -> Iterator[None]:
+    """Inside the block every process that imports any part of the coordinator's app leaves a mark."""
+    marks.mkdir()
+    files = sorted((federation.root / "app" / "federation_app").glob("*.py"))
+    before = {file: file.read_text(encoding="utf-8") for file in files}
+    assert {file.name for file in files} == {"__init__.py", "client.py", "server.py"}
+    for file, text in before.items():
+        file.write_text(text + TAMPERED.format(folder=str(marks)), encoding="utf-8")
+    try:
+        yield
+    finally:
+        for file, text in before.items():
+            file.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def plain_supernode(federation: RealFederation, folder: Path) -> Iterator[None]:
+    """A node started as Flower's documentation says, which runs whatever app the coordinator sends."""
+    public = write_key_pair(folder / "node_key")
+    federation.command("flwr", "supernode", "register", str(public), "federation", "--name", "plain")
+    process = federation.start(
+        "control", "env", f"FLWR_HOME={folder}", "flower-supernode", "--superlink", federation.address,
+        "--root-certificates", str(federation.site("north") / "ca.crt"),
+        "--auth-supernode-private-key", str(folder / "node_key"), "--host", "127.0.0.1", "--port", str(free_port()),
+    )  # fmt: skip
+    try:
+        wait("the plain node joins", lambda: "SuperNode ID" in federation.log("control"))
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+        del federation.processes["control"]
+
+
+def test_no_line_of_a_tampered_app_runs_at_a_site(federation: RealFederation, tmp_path: Path) -> None:
+    marks, home = tmp_path / "marks", tmp_path / "plain"
+    home.mkdir()
+    with tampered_app(federation, marks), plain_supernode(federation, home):
+        run = federation.run("tampered")
+        run.finish()
+        found = sorted({mark.read_text() for mark in marks.iterdir()})
+    # The tampering works: at the coordinator, and at a node that is not started by `fedl2g deploy site`.
+    coordinator = federation.root / "coordinator" / "flwr"
+    assert found == [f"flwr {coordinator}", f"flwr-clientapp {home}", f"flwr-serverapp {coordinator}"]
+    assert run.rounds() == ALL_ROUNDS
+    assert run.differences() == []
+    assert "is refused: SuperNode: it runs the coordinator's app" in run.log()
+
+
+def test_a_site_that_answers_for_another_one_is_refused_and_counted(federation: RealFederation) -> None:
+    file = federation.site("south") / "site.toml"
+    text = file.read_text(encoding="utf-8")
+    assert "client-id = 1" in text
+    try:
+        federation.restart("south", lambda: file.write_text(text.replace("client-id = 1", "client-id = 0")))
+        run = federation.run("impostor", minimum=1)
+        run.finish()
+    finally:
+        federation.restart("south", lambda: file.write_text(text))
+    records = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    claim = "it claims to be client 0, but has the key of client 1"
+    assert [record["refused"] for record in records[1:]] == [{"1": f"its node is refused: {claim}"}] * 2
+    assert [list(record["client_losses"]) for record in records[1:]] == [["0"]] * 2
+    assert f"is refused: {claim}" in run.log()
+    assert json.loads((run.path / "result.json").read_text())["refused"] >= 2
 
 
 def test_a_killed_supernode_and_a_killed_client_process_change_nothing(federation: RealFederation) -> None:

@@ -151,7 +151,7 @@ def restarting(clock: FakeClock, handle: Handler, seconds: float) -> Handler:
 def test_in_a_simulation_a_restarting_actor_is_waited_for_but_not_forever(
     seconds: float, simulated: Open, clock: FakeClock
 ) -> None:
-    setup = tiny_setup(rounds=1)
+    setup = tiny_setup(rounds=2)
     engine, fake = simulated(setup)
     assert clients(train(engine)) == ([0, 1, 2], [])  # all are known
     node = fake.grid.nodes[101]
@@ -268,7 +268,7 @@ def test_a_client_whose_reply_was_refused_has_trained_and_is_saved(simulated: Op
 def test_a_deployment_retries_and_keeps_no_model(clock: FakeClock, tmp_path: Path) -> None:
     setup = tiny_setup()
     grid: Any = FakeGrid({}, clock)
-    engine, other = DeploymentEngine(grid, setup), DeploymentEngine(grid, setup)
+    engine, other = DeploymentEngine(grid, setup, {}), DeploymentEngine(grid, setup, {})
     assert (engine.retries, engine.lanes) == (True, 3)
     engine.round = 7
     engine.save(tmp_path)

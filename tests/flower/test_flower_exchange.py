@@ -15,9 +15,9 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from fedl2g.engines.base import Absent, Evaluation, Rejected
 from fedl2g.engines.flower import exchange as exchange_module
-from fedl2g.engines.flower import messages
+from fedl2g.engines.flower import identity
 from fedl2g.engines.flower.exchange import Exchange, Question, error_of
-from fedl2g.engines.flower.messages import Refused
+from fedl2g.engines.flower.identity import Refused
 from fedl2g.engines.flower.nodes import Nodes
 from fedl2g.engines.flower.terms import Limits, Terms
 from fedl2g.errors import Diverged, FedL2GError, PayloadError, RunError
@@ -31,7 +31,7 @@ def answering(client: int, content: RecordDict | None = None) -> Handler:
 
     def handle(request: Message) -> Message:
         if request.metadata.message_type == "query":
-            return Message(messages.pack_identity(client), reply_to=request)
+            return Message(identity.pack_identity(client), reply_to=request)
         return Message(content or RecordDict({"says": ConfigRecord({"client": client})}), reply_to=request)
 
     return handle
@@ -282,14 +282,14 @@ def test_at_the_deadline_too_few_replies_stop_the_run(world: World) -> None:
 
 def test_a_rejected_answer_is_told_from_an_absent_one(world: World) -> None:
     world.says(1, spoiled())
-    world.says(2, messages.pack_refusal(RunError("disk full")))
+    world.says(2, identity.pack_refusal(RunError("disk full")))
     answers = list(world.exchange().answers())
     assert answers[1:] == [Rejected(1, "it is spoiled"), Absent(2, "the site does not take part: disk full")]
     assert [type(answer) for answer in answers] == [Evaluation, Rejected, Absent]
 
 
 def test_a_refusal_ends_the_run_where_the_terms_say_so(world: World) -> None:
-    world.says(2, messages.pack_refusal(RunError("disk full")))
+    world.says(2, identity.pack_refusal(RunError("disk full")))
     with pytest.raises(RunError, match=r"^disk full$"):
         list(world.exchange(terms=replace(QUICK, refusal_ends_run=True)).answers())
 

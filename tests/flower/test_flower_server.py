@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
+from fake_grid import register
 from flwr.superlink.grid import HttpGrid
 
 from fedl2g.deploy import server_app
@@ -25,13 +26,14 @@ def experiment(tmp_path: Path) -> Path:
     scaffold(Plan(tmp_path / "fed", ("north", "south"), ("a", "b"), (1, 8, 8)))
     path = tmp_path / "fed" / "coordinator" / "experiment.toml"
     path.write_text(path.read_text().replace("link_seconds = 120.0", "link_seconds = 0.5"))
+    register(path.parent, "north", "south")
     return path
 
 
 def test_a_superlink_that_is_gone_is_given_up_after_the_time_set(experiment: Path, tmp_path: Path) -> None:
     grid = HttpGrid("127.0.0.1:9", insecure=True, token="token")  # nobody listens there
     with pytest.raises(RunError, match=r"SuperLink: could not be reached for 0 s .*start the SuperLink"):
-        server_app.run(grid, experiment, tmp_path / "run")
+        server_app.run(grid, experiment, experiment.with_name("keys.toml"), tmp_path / "run")
     assert "ERROR the run stopped: SuperLink: could not be reached" in (tmp_path / "run" / "log.txt").read_text()
     with RunDirectory.open(tmp_path / "run").lock():  # free for the run that goes on
         pass
@@ -42,7 +44,7 @@ def test_a_superlink_that_is_gone_is_given_up_after_the_time_set(experiment: Pat
 class EndedGrid:
     """Flower's monitor of a lost SuperLink sends SIGINT, and its heartbeat may send another."""
 
-    def get_node_ids(self) -> list[int]:
+    def get_nodes(self) -> list[object]:
         try:
             signal.raise_signal(signal.SIGINT)
         finally:
@@ -54,7 +56,7 @@ def test_a_run_that_flower_ends_stops_at_once(experiment: Path, tmp_path: Path) 
     before = signal.getsignal(signal.SIGINT)
     grid: Any = EndedGrid()
     with pytest.raises(RunError, match=r"Flower: ended the run .*start the run again"):
-        server_app.run(grid, experiment, tmp_path / "run")
+        server_app.run(grid, experiment, experiment.with_name("keys.toml"), tmp_path / "run")
     assert signal.getsignal(signal.SIGINT) is before
     assert "ERROR the run stopped: Flower: ended the run" in (tmp_path / "run" / "log.txt").read_text()
     with RunDirectory.open(tmp_path / "run").lock():
@@ -67,8 +69,8 @@ def test_the_next_run_waits_for_a_server_that_is_giving_up(
     monkeypatch.setattr("fedl2g.runs.runner._SHUTDOWN_SECONDS", 0.5)
     grid: Any = EndedGrid()
     with pytest.raises(RunError, match="Flower: ended the run"):
-        server_app.run(grid, experiment, tmp_path / "run")
+        server_app.run(grid, experiment, experiment.with_name("keys.toml"), tmp_path / "run")
     started = time.monotonic()
     with RunDirectory.open(tmp_path / "run").lock(), pytest.raises(RunError, match="in use by another process"):
-        server_app.run(grid, experiment, tmp_path / "run")
+        server_app.run(grid, experiment, experiment.with_name("keys.toml"), tmp_path / "run")
     assert time.monotonic() - started >= 1.0  # link_seconds and the time to end

@@ -17,7 +17,7 @@ pytest.importorskip("flwr", reason="the optional extra `flower` is not installed
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedl2g.engines.base import Evaluation
-from fedl2g.engines.flower import messages
+from fedl2g.engines.flower import identity, messages
 from fedl2g.engines.flower.messages import Request
 from fedl2g.experiment import Experiment
 from fedl2g.methods.base import Reply, Report
@@ -149,7 +149,7 @@ CASES: dict[str, Case] = {
         _sound_evaluation,
     ),
     "request": (messages.pack_request(REQUEST), lambda r: messages.unpack_request(r, LIMIT), _sound_request),
-    "identity": (messages.pack_identity(CLIENT), lambda r: messages.unpack_identity(r, CLIENTS), _sound_identity),
+    "identity": (identity.pack_identity(CLIENT), lambda r: identity.unpack_identity(r, CLIENTS), _sound_identity),
 }
 
 

@@ -209,7 +209,10 @@ def bad_from(bad: set[int], rounds: set[int], reply: Callable[[int], Reply]) -> 
     ("reply", "message"),
     [
         (lambda client: number(client, float("nan")), "'number': holds NaN"),
-        (lambda client: number(client, loss=float("inf")), "its training loss is NaN, infinite or too large"),
+        (
+            lambda client: number(client, loss=float("inf")),
+            "its training loss is inf; expected a number from 0 to 1e+09",
+        ),
         (lambda client: Reply(client, {}, Report(10)), "lacks 'number'"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -56,6 +57,17 @@ def make_key(path: Path) -> None:
     print_line(f"wrote {path} (keep it secret) and {write_key_pair(path)} (send it to the coordinator)")
 
 
+@deploy_group.command("bind")
+@click.argument("key", type=PATH, help="The site's public key, node_key.pub.")
+@click.argument("site", help="The site's name in the coordinator's experiment.toml.")
+@click.option("--coordinator", type=PATH, required=True, help="The folder of the coordinator's experiment.toml.")
+def bind_key(key: Path, site: str, coordinator: Path) -> None:
+    """Bind a site's public key to its client number: no other key may answer for it."""
+    from fedl2g.deploy.registered import bind_key
+
+    print_line(f"bound {key} to {site} in {bind_key(key, site, coordinator)}")
+
+
 @deploy_group.command("check")
 @click.argument("site", type=PATH, help="The site's file, site.toml.")
 @click.option("--experiment", type=PATH, required=True, help="The coordinator's file, experiment.toml.")
@@ -74,6 +86,33 @@ def check_site(context: click.Context, site: Path, experiment: Path, offline: bo
         print_line(f"{'ok  ' if verdict.good else 'FAIL'}  {verdict.what}: {verdict.detail}")
     if not good:
         context.exit(1)
+
+
+@deploy_group.command("pin")
+@click.argument("site", type=PATH, help="The site's file, site.toml.")
+def pin_package(site: Path) -> None:
+    """Pin the installed fedl2g in a site's file: the site then runs this package and no other."""
+    from fedl2g.deploy.package import pin_package
+
+    pinned = pin_package(site)
+    print_line(f"pinned fedl2g {pinned.version}, {pinned.digest}, in {site}")
+
+
+@deploy_group.command("site")
+@click.argument("site", type=PATH, help="The site's file, site.toml.")
+def run_site(site: Path) -> None:
+    """Join the federation as a site, until it is stopped. Only the site's own package runs, within its limits."""
+    from fedl2g.engines.flower import require_flower
+
+    require_flower()
+    try:
+        from fedl2g.deploy.site import run_site
+    except ImportError as error:
+        raise SettingError(
+            f"flwr: version {version('flwr')} is installed, which this fedl2g does not know ({error}); install 1.41 or "
+            "1.42"
+        ) from error
+    run_site(site)
 
 
 @deploy_group.command("practice")

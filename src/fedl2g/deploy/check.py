@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedl2g.deploy.coordinator import Coordinator, read_coordinator
+from fedl2g.deploy.package import check_package
 from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.errors import FedL2GError
 
@@ -41,7 +42,9 @@ def check_site(
     except FedL2GError as error:
         yield Verdict("files", False, str(error))
         return
+    yield _try("package", lambda: check_package(file.package, site_path))
     yield _identity(file, coordinator)
+    yield _try("limits", lambda: _limits(file, coordinator))
     yield from _training(file, coordinator)
     yield _try("store", lambda: _writable(file.path(file.store)))
     yield _try("node key", lambda: _private_key(file))
@@ -64,6 +67,11 @@ def _identity(file: SiteFile, coordinator: Coordinator) -> Verdict:
     if not known:
         detail = f"{detail} here; the coordinator's sites are {', '.join(f'{n} {s}' for n, s in enumerate(sites))}"
     return Verdict("identity", known, detail)
+
+
+def _limits(file: SiteFile, coordinator: Coordinator) -> str:
+    file.limits.check(coordinator.experiment, coordinator.federation.inputs)
+    return "the coordinator's experiment is within this site's limits"
 
 
 def _training(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:

@@ -1,4 +1,4 @@
-"""Makes a node's key pair in the format of Flower's node authentication."""
+"""A node's key pair, in the format of Flower's node authentication."""
 
 from __future__ import annotations
 
@@ -34,3 +34,19 @@ def write_key_pair(path: Path) -> Path:
         key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH) + b"\n"
     )
     return public
+
+
+def public_pem(text: str, source: Path) -> bytes:
+    """A public key in the form in which Flower keeps the keys of registered nodes."""
+    require_flower()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    try:
+        key = serialization.load_ssh_public_key(text.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise SettingError(f"{source}: not a public key ({error}); expected a site's node_key.pub") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise SettingError(f"{source}: not an elliptic-curve key; make one with `fedl2g deploy key`")
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)

@@ -31,9 +31,17 @@ def make_node(file: SiteFile, request: Request) -> Node:
         raise SettingError(
             f"client-id: {file.client_id} is not in this federation; expected 0 to {experiment.clients - 1}"
         )
+    _check_runs(file, request.run)
     dataset = load_data(file, request.classes, request.inputs)
     _describe(file, request)
     return Node(file.client_id, own_site(file, experiment, dataset), resolve_device(file.device), file.path(file.store))
+
+
+def _check_runs(file: SiteFile, run: str) -> None:
+    """Refuse a new run if this site stores as many as it allows."""
+    stored = {path.parent.name for path in file.path(file.store).glob(f"*/{_FEDERATION}")}
+    if run not in stored:
+        file.limits.check_runs(len(stored))
 
 
 def _describe(file: SiteFile, request: Request) -> None:

@@ -52,6 +52,7 @@ def scaffold(plan: Plan) -> list[Path]:
             for site in plan.sites
         ),
         "keys": "\n".join(f"sh sites/{site}/make-key.sh" for site in plan.sites),
+        "pins": "\n".join(f"fedl2g deploy pin sites/{site}/site.toml" for site in plan.sites),
         "starts": "\n".join(f"sh sites/{site}/start-supernode.sh" for site in plan.sites),
         "certificates": "\n".join(f"cp coordinator/certificates/ca.crt sites/{site}/ca.crt" for site in plan.sites),
         "exports": "\n".join(
@@ -60,7 +61,7 @@ def scaffold(plan: Plan) -> list[Path]:
     }
     files = {path: template.substitute(shared) for path, template in _templates("federation")}
     for number, site in enumerate(plan.sites):
-        own = {**shared, "site": site, "client": str(number), "runtime_port": str(9094 + number)}
+        own = {**shared, "site": site, "client": str(number)}
         files |= {Path("sites", site) / path: template.substitute(own) for path, template in _templates("site")}
     try:
         root.parent.mkdir(parents=True, exist_ok=True)

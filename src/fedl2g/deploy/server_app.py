@@ -7,7 +7,7 @@ import logging
 import secrets
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -17,6 +17,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedl2g.deploy.coordinator import read_coordinator
+from fedl2g.deploy.registered import read_keys
 from fedl2g.engines.flower.engine import GridEngine
 from fedl2g.engines.flower.terms import Terms
 from fedl2g.errors import FedL2GError, RunError, SettingError
@@ -34,24 +35,28 @@ _NODES_FILE = "nodes.json"
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run's configuration names, from the start or from its last checkpoint."""
-    experiment, out = context.run_config.get("experiment"), context.run_config.get("run")
-    if not isinstance(experiment, str) or not isinstance(out, str):
+    experiment, keys, out = (context.run_config.get(name) for name in ("experiment", "keys", "run"))
+    if not isinstance(experiment, str) or not isinstance(keys, str) or not isinstance(out, str):
         raise SettingError(
-            "run config: `experiment` (a file) or `run` (a directory) is missing; set both in the app's pyproject.toml"
+            "run config: `experiment` or `keys` (files) or `run` (a directory) is missing; set them in the app's "
+            "pyproject.toml"
         )
-    run(grid, Path(experiment), Path(out))
+    run(grid, Path(experiment), Path(keys), Path(out))
 
 
-def run(grid: Grid, experiment: Path, out: Path) -> None:
-    """Run a federation over this grid; also logs to log.txt in the run directory."""
-    setup = read_coordinator(experiment).setup
+def run(grid: Grid, experiment: Path, registered: Path, out: Path) -> None:
+    """Run a federation of the registered sites over this grid; also logs to log.txt in the run directory."""
+    coordinator = read_coordinator(experiment)
+    setup, keys = coordinator.setup, read_keys(registered, coordinator.federation.sites)
     handlers: list[logging.Handler] = []
     teller = TellBest()
     _limit_retries(grid, setup.experiment.execution.link_seconds)
 
     def open_grid(setup: Setup, scratch: Path | None) -> DeploymentEngine:
         handlers.append(_log_to(out / "log.txt"))
-        teller.engine = DeploymentEngine(grid, setup)
+        for client in sorted(set(range(setup.experiment.clients)) - set(keys.values())):
+            _log.warning("client %d (%s) has no registered key", client, coordinator.federation.sites[client])
+        teller.engine = DeploymentEngine(grid, setup, keys)
         return teller.engine
 
     try:
@@ -120,8 +125,8 @@ def _log_to(path: Path) -> logging.Handler:
 class DeploymentEngine(GridEngine):
     """The engine of a deployment: checkpoints hold only the server's state, the sites store their own models."""
 
-    def __init__(self, grid: Grid, setup: Setup) -> None:
-        super().__init__(grid, setup, secrets.token_hex(8), DEPLOYMENT, lanes=setup.experiment.clients)
+    def __init__(self, grid: Grid, setup: Setup, keys: Mapping[bytes, int]) -> None:
+        super().__init__(grid, setup, secrets.token_hex(8), DEPLOYMENT, lanes=setup.experiment.clients, keys=keys)
 
     def save(self, directory: Path) -> None:
         (directory / _NODES_FILE).write_text(json.dumps({"run": self.run, "round": self.round}), encoding="utf-8")

@@ -13,6 +13,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedl2g.deploy.coordinator import read_toml
+from fedl2g.deploy.limits import Limits
+from fedl2g.deploy.package import PackageTable
 from fedl2g.errors import SettingError, choices
 from fedl2g.references import references_in, require_trust
 
@@ -45,7 +47,8 @@ class SiteFile(BaseModel):
     code: Path = Path(".")
     store: Path = Path("store")
     device: str = "cpu"
-    maximum_request_mb: float = Field(1024.0, gt=0)
+    limits: Limits = Field(default_factory=Limits)
+    package: PackageTable | None = None
     superlink: SuperLinkTable | None = None
 
     def path(self, relative: Path | str) -> Path:
@@ -59,6 +62,9 @@ class SiteFile(BaseModel):
             sys.path.insert(0, folder)
 
 
+_TABLES: dict[str, type[BaseModel]] = {"limits": Limits, "package": PackageTable, "superlink": SuperLinkTable}
+
+
 def read_site(path: Path, *, trust: bool) -> SiteFile:
     """Read a site's file; refuse one that names code unless it is trusted."""
     table: dict[str, Any] = read_toml(path)
@@ -69,6 +75,7 @@ def read_site(path: Path, *, trust: bool) -> SiteFile:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
-            known = [_hyphens(name) for name in SiteFile.model_fields if name != "folder"]
-            raise SettingError(f"{path}: {where}: unknown setting; {choices(where, known)}") from error
+            model = _TABLES.get(str(first["loc"][0]), SiteFile) if len(first["loc"]) > 1 else SiteFile
+            known = [_hyphens(name) for name in model.model_fields if name != "folder"]
+            raise SettingError(f"{path}: {where}: unknown setting; {choices(str(first['loc'][-1]), known)}") from error
         raise SettingError(f"{path}: {where}: {first['msg']}") from error

@@ -13,6 +13,8 @@ from fedl2g.payload import Payload
 from fedl2g.registry import engines
 from fedl2g.setup import Setup
 
+HONEST_CLIENTS = "honest clients"  # under a simulated attack, the name of the others' accuracy
+
 
 @dataclass(frozen=True)
 class Evaluation:

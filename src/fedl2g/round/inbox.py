@@ -18,7 +18,7 @@ from fedl2g.round.record import RoundRecord
 from fedl2g.round.timing import Timing
 
 _log = logging.getLogger(__name__)
-_LOSS_LIMIT = 1e30  # so that the mean over many clients stays finite
+_LOSS_LIMIT = 1e9  # cross entropy far beyond any network that still learns
 _NAME_LIMIT = 64  # characters shown of a received name
 
 
@@ -47,8 +47,8 @@ class Inbox(Policy):
     def check(self, reply: Reply) -> None:
         """Raise PayloadError if the reply cannot be used."""
         loss = reply.report.loss
-        if loss is not None and not abs(loss) < _LOSS_LIMIT:
-            raise PayloadError("its training loss is NaN, infinite or too large")
+        if loss is not None and not 0 <= loss < _LOSS_LIMIT:  # also refuses NaN
+            raise PayloadError(f"its training loss is {loss:g}; expected a number from 0 to {_LOSS_LIMIT:g}")
         self._check_metrics(reply.report.metrics)
         self.traits.codec.check(reply.payload, self.expected)
 

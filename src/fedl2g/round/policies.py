@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from fedl2g.engines.base import Engine
+from fedl2g.engines.base import HONEST_CLIENTS, Engine
 from fedl2g.experiment import Experiment
 from fedl2g.methods.base import AnyServerHalf, Traits
 from fedl2g.methods.registry import get_method
@@ -59,7 +59,7 @@ def make_policies(experiment: Experiment, server: AnyServerHalf, engine: Engine)
         aggregator=aggregator,
         ledger=PrivacyLedger(mechanism, uploads=traits.uploads != "nothing") if mechanism is not None else Ledger(),
         attackers=Attackers(hostile),
-        evaluator=Evaluator(e, {"honest clients": frozenset(range(e.clients)) - hostile} if hostile else {}),
+        evaluator=Evaluator(e, {HONEST_CLIENTS: frozenset(range(e.clients)) - hostile} if hostile else {}),
         timing=timing,
     )
 

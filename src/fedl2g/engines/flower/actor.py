@@ -12,6 +12,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedl2g.engines.flower import messages
+from fedl2g.engines.flower.identity import pack_identity, pack_refusal
 from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.node import Node
 from fedl2g.errors import FedL2GError
@@ -48,7 +49,7 @@ def _read_setup(folder: Path) -> Setup:
 
 
 def _identify(message: Message, context: Context) -> Message:
-    return Message(messages.pack_identity(int(context.node_config["partition-id"])), reply_to=message)
+    return Message(pack_identity(int(context.node_config["partition-id"])), reply_to=message)
 
 
 def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: Message, context: Context) -> Message:
@@ -58,9 +59,9 @@ def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: M
         node = Node(int(context.node_config["partition-id"]), setup, resolve_device(setup.experiment.device), root)
         return Message(serve(node, request), reply_to=message)
     except FedL2GError as error:
-        refusal = messages.pack_refusal(error)
+        refusal = pack_refusal(error)
     except Exception:  # a bug in a method: Flower would report a failed node, which would be retried
-        refusal = messages.pack_refusal(FedL2GError(traceback.format_exc()))
+        refusal = pack_refusal(FedL2GError(traceback.format_exc()))
     return Message(refusal, reply_to=message)
 
 

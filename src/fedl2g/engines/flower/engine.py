@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from flwr.app import RecordDict
@@ -27,10 +27,20 @@ _END_SECONDS = 60.0  # how long the end of a run waits for sites that have left
 class GridEngine:
     """Training and evaluation of clients on nodes, common to deployment and simulation.
 
-    `run` is the run's id, by which nodes separate the models of different runs.
+    `run` is the run's id, by which nodes separate the models of different runs; `keys` see `Nodes`.
     """
 
-    def __init__(self, grid: Grid, setup: Setup, run: str, terms: Terms, *, lanes: int, clock: Clock = time) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        setup: Setup,
+        run: str,
+        terms: Terms,
+        *,
+        lanes: int,
+        clock: Clock = time,
+        keys: Mapping[bytes, int] | None = None,
+    ) -> None:
         self.setup = setup
         self.run = run
         self.terms = terms
@@ -38,7 +48,7 @@ class GridEngine:
         self.retries = terms.retries
         self.clock = clock
         self.limits = Limits.of(setup.experiment)
-        self.nodes = Nodes(grid, setup.experiment.clients, terms, clock)
+        self.nodes = Nodes(grid, setup.experiment.clients, terms, clock, keys)
         self.traits = get_method(setup.experiment.method.name).traits
         self.round = 0  # the last trained round
         self.best: int | None = None  # the best round so far, of which each request tells the nodes

@@ -13,8 +13,10 @@ from flwr.app import DEFAULT_TTL, Error, Message, RecordDict
 
 from fedl2g import errors
 from fedl2g.engines.base import Absent, Evaluation, Rejected
-from fedl2g.engines.flower.messages import Kept, Refused
+from fedl2g.engines.flower.identity import Refused
+from fedl2g.engines.flower.messages import Kept
 from fedl2g.engines.flower.nodes import Nodes
+from fedl2g.engines.flower.strict import printable
 from fedl2g.engines.flower.terms import BELOW_MINIMUM, Clock, Limits, Terms
 from fedl2g.errors import PayloadError, RunError
 from fedl2g.methods.base import Reply
@@ -90,6 +92,7 @@ class Exchange(Generic[AnswerT]):
         while self.pending:
             self.terms.ensure_reachable()
             self.nodes.identify(self.due)
+            self.refuse_false_claims()
             self.send()
             self.retry_restarted()
             yield from self.collect()
@@ -99,6 +102,12 @@ class Exchange(Generic[AnswerT]):
             if self.pending:
                 self.clock.sleep(self.terms.poll_seconds)
         yield from self.close()
+
+    def refuse_false_claims(self) -> None:
+        """Count clients whose nodes claim to be others as refused: nobody waits for them."""
+        for client in self.due.keys() & self.nodes.false_claims.keys():
+            del self.due[client], self.reasons[client]
+            self.unusable[client] = Rejected(client, self.nodes.false_claims[client])
 
     def send(self) -> None:
         """Send the request to clients that are due and whose nodes are known."""
@@ -145,7 +154,7 @@ class Exchange(Generic[AnswerT]):
             self.nodes.forget(client)
             reason = GONE
         else:
-            reason = f"its node reports error {error.code}: {(error.reason or '')[:500]}"
+            reason = f"its node reports error {error.code}: {printable((error.reason or '')[:500])}"
         self._warn_retry(client, reason)
         self.failures[client] += 1
         if self.terms.attempts is not None and self.failures[client] >= self.terms.attempts:
@@ -173,8 +182,9 @@ class Exchange(Generic[AnswerT]):
         except Refused as refusal:
             if self.terms.refusal_ends_run:
                 raise error_of(refusal) from refusal
-            _log.warning("%s, round %d: client %d does not take part: %s", kind, round, client, refusal)
-            return Absent(client, f"the site does not take part: {refusal}")
+            reason = " ".join(str(refusal).split())  # in one line: a site must not forge lines of the log
+            _log.warning("%s, round %d: client %d does not take part: %s", kind, round, client, reason)
+            return Absent(client, f"the site does not take part: {reason}")
         except PayloadError as error:
             _log.warning("%s, round %d: the reply from client %d is refused: %s", kind, round, client, error)
             return Rejected(client, str(error))

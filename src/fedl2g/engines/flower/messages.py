@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedl2g.engines.base import Evaluation
-from fedl2g.errors import FedL2GError, PayloadError, SettingError
+from fedl2g.engines.base import HONEST_CLIENTS, Evaluation
+from fedl2g.engines.flower import strict
+from fedl2g.engines.flower.identity import raise_refusal
+from fedl2g.errors import PayloadError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.base import Reply, Report
 from fedl2g.payload import Payload, from_bytes, to_bytes
@@ -23,11 +25,13 @@ from fedl2g.references import references_in
 from fedl2g.schema import Schema
 
 _SERIALISATION = "safetensors"
-_COUNT_LIMIT = 2**40  # upper bound on samples and steps
 _SECONDS_LIMIT = 1e9  # upper bound on training time: sums over many clients must stay finite
-_NAME_LIMIT = 64
-_REASON_LIMIT = 5_000  # characters of a refusal that are kept: the last ones, which name the error
+_CLASS_NAME_LIMIT = 256
+_CLASSES_LIMIT = 100_000
+_SIDE_LIMIT = 2**16  # upper bound on the sides of a sample
+_EXPERIMENT_LIMIT = 2**20  # characters
 _OTHERS_LIMIT = 16  # additional predictors of a method, numbers of its own in a report
+_SENDER = ("run", "round", "client")
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ def pack_request(request: Request) -> RecordDict:
     """Convert a request to Flower records."""
     about = {
         "run": request.run,
-        "experiment": json.dumps(request.experiment.model_dump(mode="json", exclude={"execution"})),
+        "experiment": _dumped(request.experiment),
         "classes": list(request.classes),
         "inputs": json.dumps(request.inputs.to_json()),
         "round": request.round,
@@ -64,10 +68,7 @@ def pack_request(request: Request) -> RecordDict:
 
 def unpack_run(records: RecordDict) -> str:
     """The id of the run that a request belongs to."""
-    run = _record(records, "about", ConfigRecord).get("run")
-    if not isinstance(run, str) or not run.isalnum() or len(run) > _NAME_LIMIT:
-        raise PayloadError(f"the request: its run is not valid; expected at most {_NAME_LIMIT} letters and digits")
-    return run
+    return strict.run_id(strict.record(records, "about", ConfigRecord).get("run"))
 
 
 def unpack_request(records: RecordDict, limit: int, *, trust: bool = False) -> Request:
@@ -76,11 +77,26 @@ def unpack_request(records: RecordDict, limit: int, *, trust: bool = False) -> R
     Without `trust`, an experiment that names code to import is refused too: a coordinator decides what is learnt, not
     which code a site runs.
     """
-    run = unpack_run(records)
-    about = _record(records, "about", ConfigRecord)
-    text, classes, inputs = (about.get(key) for key in ("experiment", "classes", "inputs"))
-    if not isinstance(text, str) or not isinstance(classes, list) or not isinstance(inputs, str):
-        raise PayloadError("the request: fields are missing; expected an experiment, classes and the form of inputs")
+    strict.only(records, "about", "payload")
+    about = strict.record(records, "about", ConfigRecord)
+    strict.keys(about, "the request", ("run", "experiment", "classes", "inputs", "round"), ("best",))
+    experiment = _experiment(about["experiment"], trust=trust)
+    round = strict.whole(about["round"], "round", 0, experiment.rounds)
+    return Request(
+        strict.run_id(about["run"]),
+        experiment,
+        _classes(about["classes"]),
+        _inputs(about["inputs"]),
+        round,
+        _unpack(records, limit),
+        strict.whole(about["best"], "best", 0, round) if "best" in about else None,
+    )
+
+
+def _experiment(text: object, *, trust: bool) -> Experiment:
+    """The experiment of a request, which must be complete and in the very form in which it is sent."""
+    if type(text) is not str or len(text) > _EXPERIMENT_LIMIT:
+        raise PayloadError(f"the request: its experiment is not a text of at most {_EXPERIMENT_LIMIT} characters")
     try:
         settings = json.loads(text)
         if not trust and (code := references_in(settings)):
@@ -90,20 +106,42 @@ def unpack_request(records: RecordDict, limit: int, *, trust: bool = False) -> R
             )
         experiment = Experiment(**settings)
     except (ValueError, TypeError, AttributeError, RecursionError, SettingError) as error:
-        raise PayloadError(f"the request: its experiment cannot be used: {error}") from error
+        raise PayloadError(f"the request: its experiment cannot be used: {strict.printable(str(error))}") from error
+    if _dumped(experiment) != text:
+        raise PayloadError(
+            "the request: its experiment is incomplete or has values of other types; expected every setting, as this "
+            "version of fedl2g writes them; install the coordinator's version"
+        )
+    return experiment
+
+
+def _dumped(experiment: Experiment) -> str:
+    return json.dumps(experiment.model_dump(mode="json", exclude={"execution"}))
+
+
+def _classes(names: object) -> tuple[str, ...]:
+    if not isinstance(names, list) or not 2 <= len(names) <= _CLASSES_LIMIT:
+        raise PayloadError(f"classes: not allowed; expected a list of 2 to {_CLASSES_LIMIT} names")
+    classes = tuple(strict.text(name, "classes", _CLASS_NAME_LIMIT) for name in names)
+    if len(set(classes)) != len(classes):
+        raise PayloadError("classes: names are not unique; expected each once")
+    return classes
+
+
+def _inputs(text: object) -> Schema:
+    """The form of a sample, which must be in the very form in which it is sent."""
+    if type(text) is not str or len(text) > _EXPERIMENT_LIMIT:
+        raise PayloadError(f"inputs: not allowed; expected a text of at most {_EXPERIMENT_LIMIT} characters")
     try:
-        schema = Schema.from_json(json.loads(inputs))
+        schema = Schema.from_json(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise PayloadError(f"the request: the form of its inputs cannot be used: {error}") from error
-    return Request(
-        run,
-        experiment,
-        tuple(str(name) for name in classes),
-        schema,
-        _count(about.get("round"), "round"),
-        _unpack(records, limit),
-        _count(about["best"], "best") if "best" in about else None,
-    )
+        raise PayloadError(f"inputs: cannot be used: {strict.printable(str(error))}") from error
+    for column in schema.columns:
+        for name in (column.name, *(column.categories or ())):
+            strict.text(name, "inputs", _CLASS_NAME_LIMIT)
+    if any(side > _SIDE_LIMIT for side in schema.shape) or json.dumps(schema.to_json()) != text:
+        raise PayloadError(f"inputs: not allowed; expected the form of a sample, each side at most {_SIDE_LIMIT}")
+    return schema
 
 
 def pack_reply(run: str, round: int, reply: Reply) -> RecordDict:
@@ -121,34 +159,34 @@ def pack_reply(run: str, round: int, reply: Reply) -> RecordDict:
 
 def unpack_reply(records: RecordDict, *, client: int, run: str, round: int, limit: int) -> Reply:
     """Read the answer to a training request; raises PayloadError for a malformed or mismatched one."""
-    _raise_refusal(records)
+    raise_refusal(records)
+    strict.only(records, "about", "report", "metrics", "payload")
     _check_sender(records, client=client, run=run, round=round)
-    numbers = _record(records, "report", MetricRecord)
-    if unknown := sorted(set(numbers) - {"samples", "steps", "seconds", "loss"}):
-        raise PayloadError(f"the report: unknown number {unknown[0][:_NAME_LIMIT]!r}")
-    loss, seconds = numbers.get("loss"), numbers.get("seconds")
-    if loss is not None and not isinstance(loss, float):
+    numbers = strict.record(records, "report", MetricRecord)
+    strict.keys(numbers, "the report", ("samples", "steps", "seconds"), ("loss",))
+    loss = numbers.get("loss")
+    if loss is not None and type(loss) is not float:  # its range is checked by the inbox, on every engine alike
         raise PayloadError(f"the report: its loss is of type {type(loss).__name__}; expected a float")
-    if not isinstance(seconds, float) or not 0 <= seconds < _SECONDS_LIMIT:
-        raise PayloadError("the report: its seconds are not valid; expected a number of at least 0")
-    samples = _count(numbers.get("samples"), "samples")
-    if samples < 1:
-        raise PayloadError("the report: the train set has no samples; expected at least 1")
-    steps, metrics = _count(numbers.get("steps"), "steps"), _metrics(records)
-    report = Report(samples, steps, loss, seconds, metrics=metrics)
+    report = Report(
+        strict.whole(numbers["samples"], "the report: samples", 1),
+        strict.whole(numbers["steps"], "the report: steps"),
+        loss,
+        strict.number(numbers["seconds"], "the report: seconds", 0, _SECONDS_LIMIT),
+        metrics=_metrics(records),
+    )
     return Reply(client, _unpack(records, limit), report)
 
 
 def _metrics(records: RecordDict) -> dict[str, float]:
     """The method's own numbers in a report; the inbox checks that they are declared and in range."""
-    metrics: dict[str, float] = {}
-    for name, value in _record(records, "metrics", MetricRecord).items():
-        if len(metrics) == _OTHERS_LIMIT:
-            raise PayloadError(f"the report: it has too many numbers of its method; expected at most {_OTHERS_LIMIT}")
-        if len(name) > _NAME_LIMIT or not isinstance(value, float) or not math.isfinite(value):
-            raise PayloadError(f"the report: its {name[:_NAME_LIMIT]!r} is not valid; expected a finite number")
-        metrics[name] = value
-    return metrics
+    metrics = strict.record(records, "metrics", MetricRecord)
+    if len(metrics) > _OTHERS_LIMIT:
+        raise PayloadError(f"the report: it has too many numbers of its method; expected at most {_OTHERS_LIMIT}")
+    largest = sys.float_info.max
+    return {
+        strict.text(name, "the report"): strict.number(value, f"the report: {strict.shown(name)}", -largest, largest)
+        for name, value in metrics.items()
+    }
 
 
 def pack_evaluation(run: str, round: int, evaluation: Evaluation) -> RecordDict:
@@ -174,38 +212,39 @@ def unpack_evaluation(records: RecordDict, *, client: int, run: str, round: int,
 
     `validated`: the experiment has validation samples, so the answer must count them; otherwise it must not.
     """
-    _raise_refusal(records)
+    raise_refusal(records)
+    strict.only(records, "about", "counts", "scores", "others")
     _check_sender(records, client=client, run=run, round=round)
-    counts, scores, others = (_record(records, name, MetricRecord) for name in ("counts", "scores", "others"))
+    counts, scores, others = (strict.record(records, name, MetricRecord) for name in ("counts", "scores", "others"))
+    sides = ("", "validation-") if validated else ("",)
+    strict.keys(counts, "the evaluation", [side + name for side in sides for name in ("samples", "correct")])
+    strict.keys(scores, "the evaluation", ("balanced-accuracy", "macro-f1"))
+    samples, correct = _correct_of(counts, "")
+    held, right = _correct_of(counts, "validation-") if validated else (0, 0)
+    balanced, macro_f1 = (
+        strict.number(scores[name], f"the evaluation: {name}", 0, 1) for name in ("balanced-accuracy", "macro-f1")
+    )
+    return Evaluation(client, samples, correct, _others(others, samples), balanced, macro_f1, held, right)
+
+
+def _others(others: MetricRecord, samples: int) -> dict[str, int]:
+    """The correct predictions of the method's further predictors."""
     if len(others) > _OTHERS_LIMIT:
         raise PayloadError(
             f"the evaluation: it has {len(others)} additional predictors; expected at most {_OTHERS_LIMIT}"
         )
-    further = {str(name)[:_NAME_LIMIT]: _count(value, "correct") for name, value in others.items()}
-    samples, correct = _correct_of(counts, "", *further.values())
-    held, right = _correct_of(counts, "validation-") if validated else (0, 0)
-    if not validated and any(str(name).startswith("validation-") for name in counts):
-        raise PayloadError("the evaluation: it counts validation samples; expected none in this experiment")
-    balanced, macro_f1 = _score(scores, "balanced-accuracy"), _score(scores, "macro-f1")
-    return Evaluation(client, samples, correct, further, balanced, macro_f1, held, right)
+    if HONEST_CLIENTS in others:
+        raise PayloadError(f"the evaluation: a predictor is named {HONEST_CLIENTS!r}, which the server uses itself")
+    return {
+        strict.text(name, "the evaluation"): strict.whole(value, f"the evaluation: {strict.shown(name)}", 0, samples)
+        for name, value in others.items()
+    }
 
 
-def _correct_of(counts: MetricRecord, prefix: str, *further: int) -> tuple[int, int]:
-    """The samples and the correct predictions of one side; no count may be larger than the samples."""
-    samples, correct = (_count(counts.get(prefix + name), prefix + name) for name in ("samples", "correct"))
-    if samples < 1 or any(count > samples for count in (correct, *further)):
-        raise PayloadError(
-            f"the evaluation: it counts {correct} correct predictions of {samples}; expected at least 1 sample and no "
-            "more correct predictions than samples"
-        )
-    return samples, correct
-
-
-def _score(scores: MetricRecord, name: str) -> float:
-    value = scores.get(name)
-    if not isinstance(value, float) or not 0 <= value <= 1:
-        raise PayloadError(f"the evaluation: its {name} is not valid; expected a number from 0 to 1")
-    return value
+def _correct_of(counts: MetricRecord, prefix: str) -> tuple[int, int]:
+    """The samples and the correct predictions of one side; these cannot be more than the samples."""
+    samples = strict.whole(counts[prefix + "samples"], f"the evaluation: {prefix}samples", 1)
+    return samples, strict.whole(counts[prefix + "correct"], f"the evaluation: {prefix}correct", 0, samples)
 
 
 @dataclass(frozen=True)
@@ -222,59 +261,22 @@ def pack_kept(run: str, round: int, kept: Kept) -> RecordDict:
 
 def unpack_kept(records: RecordDict, *, client: int, run: str, round: int) -> Kept:
     """Read the answer to the request at the end of a run; raises PayloadError for a mismatched one."""
-    _raise_refusal(records)
+    raise_refusal(records)
+    strict.only(records, "about")
     _check_sender(records, client=client, run=run, round=round)
     return Kept(client)
 
 
-class Refused(FedL2GError):
-    """A node refused a request or failed to serve it; the message comes from the node."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
-def pack_refusal(error: FedL2GError) -> RecordDict:
-    """Convert the error that kept a node from serving a request to Flower records."""
-    return RecordDict({"refusal": ConfigRecord({"kind": type(error).__name__, "message": str(error)[-_REASON_LIMIT:]})})
-
-
-def _raise_refusal(records: RecordDict) -> None:
-    if "refusal" in records:
-        refusal = _record(records, "refusal", ConfigRecord)
-        kind, message = refusal.get("kind"), refusal.get("message")
-        if not isinstance(kind, str) or not isinstance(message, str) or not message.strip():
-            raise PayloadError("the refusal: it gives no reason; expected a kind and a message")
-        raise Refused(kind[:_NAME_LIMIT], message[-_REASON_LIMIT:])
-
-
 def _check_sender(records: RecordDict, *, client: int, run: str, round: int) -> None:
-    about = _record(records, "about", ConfigRecord)
-    found = (about.get("client"), about.get("run"), about.get("round"))
-    if found != (client, run, round):
-        claimed = ", ".join(
-            f"{name} {str(value)[:_NAME_LIMIT]}" for name, value in zip(("client", "run", "round"), found, strict=True)
-        )
-        raise PayloadError(
-            f"the reply: it is from {claimed}; expected one from client {client}, run {run}, round {round}"
-        )
-
-
-def pack_identity(client: int) -> RecordDict:
-    """Convert the number of a node's client to Flower records."""
-    return RecordDict({"identity": ConfigRecord({"client": client})})
-
-
-def unpack_identity(records: RecordDict, clients: int) -> int:
-    """Read which client lives on a node; raises PayloadError for an unknown number."""
-    _raise_refusal(records)
-    client = _record(records, "identity", ConfigRecord).get("client")
-    if not isinstance(client, int) or isinstance(client, bool) or not 0 <= client < clients:
-        raise PayloadError(
-            f"it claims to be client {str(client)[:_NAME_LIMIT]}; expected a number from 0 to {clients - 1}"
-        )
-    return client
+    about = strict.record(records, "about", ConfigRecord)
+    strict.keys(about, "the reply", _SENDER)
+    expected = {"client": client, "run": run, "round": round}
+    for name, value in expected.items():
+        if type(about[name]) is not type(value) or about[name] != value:
+            claimed = ", ".join(f"{name} {strict.shown(about[name])}" for name in expected)
+            raise PayloadError(
+                f"the reply: it is from {claimed}; expected one from client {client}, run {run}, round {round}"
+            )
 
 
 def _pack(payload: Payload) -> ArrayRecord:
@@ -283,25 +285,13 @@ def _pack(payload: Payload) -> ArrayRecord:
 
 
 def _unpack(records: RecordDict, limit: int) -> Payload:
-    arrays = _record(records, "payload", ArrayRecord)
+    arrays = strict.record(records, "payload", ArrayRecord)
     if set(arrays) != {"payload"}:
         raise PayloadError("the message: its arrays are not valid; expected exactly one, the payload")
     array = arrays["payload"]
     if array.stype != _SERIALISATION or array.dtype != "uint8" or tuple(array.shape) != (len(array.data),):
-        raise PayloadError(f"the payload: its declared form ({array.dtype}, {array.shape}) does not match its bytes")
+        form = f"{strict.shown(array.dtype)}, {strict.shown(array.shape)}"
+        raise PayloadError(f"the payload: its declared form ({form}) does not match its bytes")
     if len(array.data) > limit:
         raise PayloadError(f"the payload: it has {len(array.data)} bytes; expected at most {limit}")
     return from_bytes(array.data)
-
-
-def _record(records: RecordDict, name: str, kind: type[Any]) -> Any:
-    record = records.get(name)
-    if not isinstance(record, kind):
-        raise PayloadError(f"the message: it has no {kind.__name__} named {name!r}")
-    return record
-
-
-def _count(value: object, name: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _COUNT_LIMIT:
-        raise PayloadError(f"{name}: {str(value)[:_NAME_LIMIT]} is not allowed; expected a whole number of at least 0")
-    return value

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedl2g.engines.flower import messages
-from fedl2g.engines.flower.messages import Refused
+from fedl2g.engines.flower.identity import Refused, unpack_identity
+from fedl2g.engines.flower.strict import printable
 from fedl2g.engines.flower.terms import Clock, Terms
 from fedl2g.errors import PayloadError
 
@@ -19,14 +19,23 @@ _RESTART_POLLS = 20  # polls between two checks for restarted nodes
 
 
 class Nodes:
-    """Maps clients to nodes by querying each node once for its identity, and exchanges messages with them."""
+    """Maps clients to nodes by querying each node once for its identity, and exchanges messages with them.
 
-    def __init__(self, grid: Grid, clients: int, terms: Terms, clock: Clock = time) -> None:
+    `keys` are the clients to which public keys belong: a node that claims to be another client than its key's is
+    refused. None in a simulation, whose nodes have no keys.
+    """
+
+    def __init__(
+        self, grid: Grid, clients: int, terms: Terms, clock: Clock = time, keys: Mapping[bytes, int] | None = None
+    ) -> None:
         self.grid = grid
         self.clients = clients
         self.terms = terms
         self.clock = clock
+        self.keys = keys
         self.rejected: set[int] = set()  # nodes that hold none of our clients
+        self.false_claims: dict[int, str] = {}  # client -> why the node with its key is refused
+        self._owners: dict[int, int] = {}  # node -> the client to which its key belongs
         self._homes: dict[int, int] = {}  # client -> node
         self._queries: dict[str, int] = {}  # message id -> node whose identity was queried
         self._started: dict[int, str] = {}  # node -> when it was started, as of the last message to it
@@ -55,7 +64,7 @@ class Nodes:
             return
         self._next_query = now + max(self.terms.poll_seconds, self.terms.first_pause)
         known = {*self._homes.values(), *self.rejected, *self._queries.values()}
-        queries = [Message(RecordDict(), node, "query") for node in self.grid.get_node_ids() if node not in known]
+        queries = [Message(RecordDict(), node, "query") for node in self._node_ids() if node not in known]
         sent = self.push(queries)
         self._queries |= {
             query.metadata.message_id: query.metadata.dst_node_id
@@ -63,26 +72,48 @@ class Nodes:
             if query.metadata.message_id in sent
         }
 
+    def _node_ids(self) -> list[int]:
+        """The connected nodes; under `keys`, their owners become known."""
+        nodes = list(self.grid.get_nodes())
+        if self.keys is not None:
+            self._owners |= {node.node_id: self.keys[node.public_key] for node in nodes if node.public_key in self.keys}
+        return [node.node_id for node in nodes]
+
     def _register(self, node: int, message: Message) -> None:
         if message.has_error():
-            _log.warning("node %d did not identify itself: %s", node, (message.error.reason or "")[:500])
+            _log.warning("node %d did not identify itself: %s", node, printable((message.error.reason or "")[:500]))
             return
         try:
-            client = messages.unpack_identity(message.content, self.clients)
+            client = unpack_identity(message.content, self.clients)
+            self._check_key(node, client)
             if client in self._homes:
                 raise PayloadError(f"it claims to be client {client}, which lives on node {self._homes[client]}")
         except (PayloadError, Refused) as error:
             self.rejected.add(node)
-            _log.warning("node %d is refused: %s", node, error)
+            _log.warning("node %d is refused: %s", node, " ".join(str(error).split()))
         else:
             self._homes[client] = node
             _log.info("client %d lives on node %d", client, node)
+
+    def _check_key(self, node: int, client: int) -> None:
+        """Refuse a node that claims to be another client than its key says."""
+        if self.keys is None:
+            return
+        owner = self._owners.get(node)
+        if owner is None:
+            raise PayloadError(f"it claims to be client {client}, but its key belongs to no site; register it")
+        if owner != client:
+            reason = f"it claims to be client {client}, but has the key of client {owner}"
+            self.false_claims[owner] = f"its node is refused: {reason}"
+            raise PayloadError(reason)
+        self.false_claims.pop(client, None)
 
     def push(self, requests: Sequence[Message]) -> set[str]:
         """Send messages and record their nodes' start times; returns the ids of the accepted messages."""
         if not requests:
             return set()
-        self._started |= self._starts()
+        asked = {request.metadata.dst_node_id for request in requests}
+        self._started |= {node: start for node, start in self._starts().items() if node in asked}
         return set(self.grid.push_messages(requests))
 
     def pull(self, ids: Collection[str]) -> Iterable[Message]:
@@ -95,11 +126,14 @@ class Nodes:
         A node that restarts before its absence is noticed never answers: it keeps messages in memory only.
         """
         now = self.clock.monotonic()
-        if now < self._next_restart_check or not (waiting or self._queries):
+        if now < self._next_restart_check or not (waiting or self._queries or self.rejected):
             return set()
         self._next_restart_check = now + _RESTART_POLLS * self.terms.poll_seconds
         again = {node for node, start in self._starts().items() if start != self._started.get(node, start)}
         self._queries = {name: node for name, node in self._queries.items() if node not in again}
+        self.rejected -= again  # a site may have mended its file
+        for node in again & self._owners.keys():
+            self.false_claims.pop(self._owners[node], None)
         return again
 
     def _starts(self) -> dict[int, str]:

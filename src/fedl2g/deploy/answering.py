@@ -1,0 +1,45 @@
+"""A site's answer to one request: checked against the site's limits, served by its own package, model and data."""
+
+from __future__ import annotations
+
+import logging
+
+from flwr.app import RecordDict
+
+from fedl2g.deploy.own_site import make_node
+from fedl2g.deploy.site_file import SiteFile
+from fedl2g.engines.flower import messages
+from fedl2g.engines.flower.identity import pack_refusal
+from fedl2g.engines.flower.strict import shown
+from fedl2g.errors import FedL2GError, PayloadError
+
+_log = logging.getLogger(__name__)
+
+
+def answer(file: SiteFile, kind: str, records: RecordDict) -> RecordDict:
+    """Serve a request, or refuse it; the refusal is logged here, and its reason sent to the coordinator."""
+    try:
+        return _serve(file, kind, records)
+    except FedL2GError as error:
+        _log.warning("refused: %s", error)
+        return pack_refusal(error)
+    except Exception as error:
+        # The traceback stays here: it may show the site's code and data.
+        _log.exception("a request failed")
+        return pack_refusal(FedL2GError(f"the site's code failed ({type(error).__name__}); its log says where"))
+
+
+def _serve(file: SiteFile, kind: str, records: RecordDict) -> RecordDict:
+    request = messages.unpack_request(records, file.limits.maximum_bytes)
+    file.limits.check(request.experiment, request.inputs)
+    node = make_node(file, request)
+    match kind:
+        case "train":
+            return messages.pack_reply(request.run, request.round, node.train(request))
+        case "evaluate":
+            return messages.pack_evaluation(request.run, request.round, node.evaluate(request))
+        case "evaluate.keep":
+            return messages.pack_kept(request.run, request.round, node.keep_best(request))
+    raise PayloadError(
+        f"the message: it is of the unknown kind {shown(kind)!r}; expected train, evaluate or evaluate.keep"
+    )

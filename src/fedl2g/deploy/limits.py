@@ -1,0 +1,63 @@
+"""What a coordinator may ask a site for: the table [limits] of the site's own file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedl2g.errors import SettingError
+
+if TYPE_CHECKING:
+    from fedl2g.experiment import Experiment
+
+_MB = 2**20
+
+
+class Limits(BaseModel):
+    """The largest request that a site serves; anything beyond is refused and logged."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, alias_generator=lambda name: name.replace("_", "-")
+    )
+
+    methods: list[str] = Field(["fedl2g-f", "fedl2g-l"], min_length=1)
+    rounds: int = Field(1000, ge=1)
+    epochs: int = Field(10, ge=1)
+    """Epochs of training in a round."""
+    seconds: float = Field(3600.0, gt=0)
+    """Seconds for one request; training that takes longer is ended."""
+    megabytes: float = Field(64.0, gt=0)
+    """The largest broadcast."""
+    image_shape: list[int] = Field([3, 256, 256], min_length=3, max_length=3)
+    """The most channels, height and width: images are resized to the federation's shape."""
+    runs: int = Field(100, ge=1)
+    """The runs whose models this site stores."""
+
+    @property
+    def maximum_bytes(self) -> int:
+        return int(self.megabytes * _MB)
+
+    def check(self, experiment: Experiment, image_shape: tuple[int, int, int]) -> None:
+        """Raise SettingError if an experiment asks for more than this site allows."""
+        if experiment.method.name not in self.methods:
+            raise _refusal("methods", experiment.method.name, ", ".join(self.methods))
+        if experiment.rounds > self.rounds:
+            raise _refusal("rounds", experiment.rounds, f"at most {self.rounds}")
+        if experiment.local_epochs > self.epochs:
+            raise _refusal("epochs", experiment.local_epochs, f"at most {self.epochs}")
+        if any(asked > most for asked, most in zip(image_shape, self.image_shape, strict=True)):
+            raise _refusal("image-shape", list(image_shape), f"at most {self.image_shape}")
+
+    def check_runs(self, stored: int) -> None:
+        """Raise SettingError if a new run would be one too many."""
+        if stored >= self.runs:
+            raise _refusal("runs", f"run {stored + 1}", f"at most {self.runs}; remove old runs from the store")
+
+    def too_slow(self) -> SettingError:
+        """The refusal of a request that took too long."""
+        return _refusal("seconds", "more time", f"at most {self.seconds:g} s for a request")
+
+
+def _refusal(limit: str, asked: object, allowed: str) -> SettingError:
+    return SettingError(f"limits.{limit}: the coordinator asks for {asked}; this site allows {allowed}")
