@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from io import BufferedRandom, BufferedReader
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from fedl2g import files
 from fedl2g.errors import RunError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -11,7 +10,7 @@ import click
 
 from fedl2g.cli.groups import OrderedGroup
 from fedl2g.cli.options import PATH, metrics_option, trust_option
-from fedl2g.cli.output import print_line
+from fedl2g.cli.output import Printed, print_line
 from fedl2g.errors import SettingError
 
 
@@ -181,7 +180,7 @@ def predict_classes(model: Path, source: Path, out: Path | None) -> None:
 
     opened = open_model(model)
     if out is None:
-        write_csv(opened, predict(opened, source), sys.stdout)
+        write_csv(opened, predict(opened, source), Printed())
         return
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +13,12 @@ from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.node import Node
 from fedl2g.errors import DataError, RunError, SettingError, choices
 from fedl2g.experiment import Experiment
-from fedl2g.files import reason_of, write_text
+from fedl2g.files import reason_of
+from fedl2g.folder import Folder
 from fedl2g.learning.devices import resolve_device
 from fedl2g.references import is_reference, references_in, require_trust
 from fedl2g.schema import Schema, image_schema
+from fedl2g.seals import read_sealed, sealed, write_sealed
 from fedl2g.setup import Setup, with_validation
 
 _FEDERATION = "federation.json"
@@ -46,27 +46,27 @@ def _check_runs(file: SiteFile, run: str) -> None:
 
 def _describe(file: SiteFile, request: Request) -> None:
     """Store what is learnt beside the models: an export needs it without the coordinator."""
-    path = file.path(file.store) / request.run / _FEDERATION
+    folder = Folder(file.path(file.store)) / request.run
     about = {
         "classes": request.classes,
         "inputs": request.inputs.to_json(),
         "experiment": request.experiment.model_dump(mode="json", exclude={"execution"}),
     }
-    text = json.dumps(about)
     try:
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
+        if folder.is_file(_FEDERATION) and folder.text(_FEDERATION) == sealed(about, of=request.run):
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({reason_of(error)}); check the site's store") from error
-    write_text(path, text)
+        folder.make()
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder.path}: cannot be written ({reason_of(error)}); check the site's store") from error
+    write_sealed(folder, _FEDERATION, about, of=request.run)
 
 
-def stored_setup(file: SiteFile, run: Path, *, trust: bool = False) -> Setup:
+def stored_setup(file: SiteFile, run: str, *, trust: bool = False) -> Setup:
     """The setup of a site in a run that it took part in, from the run's folder in its store."""
-    path = run / _FEDERATION
+    folder = Folder(file.path(file.store)) / run
+    path = folder.path / _FEDERATION
+    about = read_sealed(folder, _FEDERATION, of=run)
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
         settings: dict[str, Any] = dict(about["experiment"])
         classes = tuple(map(str, about["classes"]))
         inputs = (

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import secrets
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO
 
 import httpx
 from flwr.app import Context
@@ -18,10 +20,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.deploy.registered import read_keys
+from fedl2g.display import OneLine
 from fedl2g.engines.flower.engine import GridEngine
 from fedl2g.engines.flower.terms import Terms
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.federation import Federation, Observer
+from fedl2g.folder import Folder
 from fedl2g.round.record import RoundRecord, chosen_on, selected_record
 from fedl2g.runs.runner import run_site
 from fedl2g.setup import Setup
@@ -53,12 +57,13 @@ def run(grid: Grid, experiment: Path, registered: Path, out: Path) -> None:
     _limit_retries(grid, setup.experiment.execution.link_seconds)
 
     def open_grid(setup: Setup, scratch: Path | None) -> DeploymentEngine:
-        handlers.append(_log_to(out / "log.txt"))
+        handlers.append(_log_to(opened.enter_context(Folder(out).appending("log.txt"))))
         for client in sorted(set(range(setup.experiment.clients)) - set(keys.values())):
             _log.warning("client %d (%s) has no registered key", client, coordinator.federation.sites[client])
         teller.engine = DeploymentEngine(grid, setup, keys)
         return teller.engine
 
+    opened = ExitStack()
     try:
         with _stop_on_sigint(), _report_lost_link(setup.experiment.execution.link_seconds):
             result = run_site(setup, out, open_grid, [teller])
@@ -71,6 +76,7 @@ def run(grid: Grid, experiment: Path, registered: Path, out: Path) -> None:
         for handler in handlers:
             logging.getLogger("fedl2g").removeHandler(handler)
             handler.close()
+        opened.close()
 
 
 def _limit_retries(grid: Grid, seconds: float) -> None:
@@ -113,9 +119,9 @@ def _stop_on_sigint() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _log_to(path: Path) -> logging.Handler:
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+def _log_to(file: BinaryIO) -> logging.Handler:
+    handler = logging.StreamHandler(io.TextIOWrapper(file, encoding="utf-8", write_through=True))
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("fedl2g")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -137,7 +143,7 @@ class DeploymentEngine(GridEngine):
             self.run, self.round = secrets.token_hex(8), 0
             return
         try:
-            about = json.loads((directory / _NODES_FILE).read_text(encoding="utf-8"))
+            about = json.loads(Folder(directory).text(_NODES_FILE))
             self.run, self.round = str(about["run"]), int(about["round"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{directory}: was not written by a deployment; choose another run directory") from error

@@ -188,6 +188,6 @@ def link(source: Path, target: Path) -> None:
     """Hard-link a file that is never modified; copy it where that is impossible."""
     with replacing(target, durable=False) as partial:
         try:
-            os.link(source, partial)
-        except OSError:  # another file system, or one without hard links
-            shutil.copyfile(source, partial)
+            os.link(source, partial, follow_symlinks=False)
+        except (OSError, NotImplementedError):  # another file system, or one without hard links
+            shutil.copyfile(source, partial, follow_symlinks=False)

@@ -276,4 +276,4 @@ def _seal(state: dict[str, Any]) -> str:
 
 def _digest(folder: Folder, name: str) -> str:
     with folder.opened(name, LARGEST_STATE) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # typeshed asks for readinto

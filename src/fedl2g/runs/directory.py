@@ -15,8 +15,7 @@ import os
 import secrets
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,8 +112,8 @@ class RunDirectory:
     def open_for(cls, path: Path, experiment: Experiment) -> tuple[RunDirectory, Experiment]:
         """Open the directory of the user's experiment; returns it, and the experiment with the layout it started with.
 
-        A directory of another experiment is refused; one with fewer rounds can be extended. Code that the file names is
-        not imported: the user's experiment is used, and the directory is only trusted if it names no other code.
+        A directory of another experiment is refused, and one that names other code; one with fewer rounds can be
+        extended.
         """
         run = cls(path)
         run._check()
@@ -124,7 +123,17 @@ class RunDirectory:
         from fedl2g.experiment.extension import check_extension
 
         check_extension(path, about, experiment)
-        run.trusted = set(references_in(settings)) <= set(experiment.references) and not run._missing_plugins()
+        if others := sorted(set(references_in(settings)) - set(experiment.references)):
+            raise RunError(f"{path}: names code that this experiment does not name ({others[0]}); choose another --out")
+        from fedl2g.experiment import Experiment
+
+        # The user's experiment, and no other: what is read from the directory later needs no other code either.
+        if Experiment(**{**settings, "rounds": about["rounds"]}).fingerprint != about["fingerprint"]:
+            raise RunError(
+                f"{path}: experiment.toml and run.json belong to different runs; restore them from a copy, or choose "
+                "another --out"
+            )
+        run.trusted = True
         return run, experiment
 
     def _check(self) -> None:
@@ -218,6 +227,14 @@ class RunDirectory:
             raise _unreadable(self.path / "partition.json", error) from error
         return Partition.from_json(text)
 
+    def figure(self, name: str) -> Path:
+        """The path of a figure in the run's own folder for them."""
+        try:
+            self.folder.make("figures")
+        except OSError as error:
+            raise RunError(f"{self.figures}: cannot be written ({reason_of(error)}); make it writable") from error
+        return self.figures / name
+
     @cached_property
     def records(self) -> Metrics:
         """The lines of metrics.jsonl."""
@@ -227,10 +244,7 @@ class RunDirectory:
     def history(self) -> list[RoundRecord]:
         """The records of all rounds; for a round repeated after an interruption, the last one."""
         result = self.result()  # first: a run may be finished between the two
-        try:
-            found = self.records.read()
-        except OSError as error:
-            raise _unreadable(self.metrics, error) from error
+        found = self.records.read()
         last = max(found.records, default=0)
         if result is not None and last < result.rounds and not found.damage:
             found.damage = f"it ends with round {last}, and the run with round {result.rounds}"
@@ -251,36 +265,6 @@ class RunDirectory:
             return self.records.latest(read)
         except RunError:  # not started yet
             return None, read
-
-    def append(self, record: RoundRecord) -> None:
-        """Append a round to the metrics."""
-        with self._writing_metrics():
-            self.records.append(record)
-
-    def record_history(self, history: Sequence[RoundRecord]) -> None:
-        """Make the metrics hold these rounds, which were restored from a checkpoint; sound lines stay as they are."""
-        with self._writing_metrics():
-            found = self.records.read()
-            if found.damage:
-                _log.warning("%s: damaged (%s); its rounds are written anew", self.metrics, found.damage)
-            missing = {record.round: record for record in history if found.records.get(record.round) != record}
-            if found.damage or found.torn:
-                whole = found.records | missing
-                ends = next((number for number in range(len(whole)) if number not in whole), len(whole))
-                self.records.rewrite(whole[number] for number in range(ends))
-            else:
-                for record in missing.values():
-                    self.records.append(record)
-
-    @contextmanager
-    def _writing_metrics(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise RunError(
-                f"{self.metrics}: cannot be written ({error.strerror}); the last checkpoint is intact; make room, "
-                f"then continue with `fedl2g resume {quoted(self.path)}`"
-            ) from error
 
     def result(self) -> RunResult | None:
         """The result, or None while the run is unfinished."""

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import BinaryIO
 
 from fedl2g.errors import RunError
+from fedl2g.files import quoted, reason_of
 from fedl2g.folder import GIB, KIB, MIB, Folder
 from fedl2g.round.record import RoundRecord
 from fedl2g.seals import digest
@@ -22,6 +26,7 @@ FILE = "metrics.jsonl"
 _LIMIT = 4 * GIB
 _DIGEST = b', "digest": "'
 _DIGITS = 16  # of a line's digest: against faults, nobody's forgery
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -52,7 +57,7 @@ class Metrics:
         return min(64 * KIB + 512 * self.clients, 64 * MIB)
 
     def read(self) -> Found:
-        """Read all lines; a file that is missing has none. OSErrors are left to the caller."""
+        """Read all lines; a file that is missing has none."""
         found = Found()
         try:
             with self.folder.opened(FILE, _LIMIT) as file:
@@ -60,6 +65,8 @@ class Metrics:
                     self._read_line(line, number, found)
         except FileNotFoundError:
             return found
+        except OSError as error:
+            raise RunError(f"{self._path}: cannot be read ({reason_of(error)}); restore it from a copy") from error
         numbers = sorted(found.records)
         if not found.damage and numbers != list(range(len(numbers))):
             missing = next(number for number in range(len(numbers)) if number not in found.records)
@@ -83,9 +90,9 @@ class Metrics:
         return (record, start + len(whole) + 1) if record is not None else (None, read)
 
     def append(self, record: RoundRecord) -> None:
-        """Add the line of a round; OSError if it cannot be written, and then nothing of it is."""
+        """Add the line of a round; if it cannot be written, nothing of it is."""
         line = self._line(record)
-        with self.folder.appending(FILE) as file:
+        with self._writing(), self.folder.appending(FILE) as file:
             end = file.seek(0, os.SEEK_END)
             try:
                 file.write(line)
@@ -95,16 +102,40 @@ class Metrics:
                     os.ftruncate(file.fileno(), end)
                 raise
 
-    def rewrite(self, records: Iterable[RoundRecord]) -> None:
-        """Replace the file by these rounds."""
-        with self.folder.replacing(FILE) as partial, partial.open("wb") as file:
-            file.writelines(map(self._line, records))
+    def restore(self, history: Sequence[RoundRecord]) -> None:
+        """Make the file hold these rounds, which come from a checkpoint; lines that are sound stay as they are."""
+        found = self.read()
+        missing = {record.round: record for record in history if found.records.get(record.round) != record}
+        if found.damage:
+            _log.warning("%s: damaged (%s); its rounds are written anew", self._path, found.damage)
+        if not found.damage and not found.torn:
+            for record in missing.values():
+                self.append(record)
+            return
+        whole = found.records | missing
+        ends = next((number for number in range(len(whole)) if number not in whole), len(whole))
+        with self._writing(), self.folder.replacing(FILE) as partial:
+            partial.write_bytes(b"".join(self._line(whole[number]) for number in range(ends)))
+
+    @property
+    def _path(self) -> Path:
+        return self.folder.path / FILE
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunError(
+                f"{self._path}: cannot be written ({error.strerror}); the last checkpoint is intact; make room, then "
+                f"continue with `fedl2g resume {quoted(self.folder.path)}`"
+            ) from error
 
     def _lines(self, file: BinaryIO) -> Iterator[bytes]:
         while line := file.readline(self.longest + 1):
             if len(line) > self.longest:
                 raise RunError(
-                    f"{self.folder.path / FILE}: a line is too large; expected at most {self.longest // KIB} KiB for "
+                    f"{self._path}: a line is too large; expected at most {self.longest // KIB} KiB for "
                     f"the run's {self.clients} clients; restore it from a copy"
                 )
             yield line
@@ -123,7 +154,7 @@ class Metrics:
         line = body[:-1] + _DIGEST + self._digest(body).encode() + b'"}\n'
         if len(line) > self.longest:
             raise RunError(
-                f"{self.folder.path / FILE}: the record of round {record.round} has {len(line) // KIB} KiB; expected "
+                f"{self._path}: the record of round {record.round} has {len(line) // KIB} KiB; expected "
                 f"at most {self.longest // KIB} KiB; evaluate fewer clients (evaluate_clients)"
             )
         return line

@@ -19,10 +19,10 @@ class MetricsWriter(Observer):
         self.run = run
 
     def on_start(self, federation: Federation) -> None:
-        self.run.record_history(federation.history)
+        self.run.records.restore(federation.history)
 
     def on_round(self, federation: Federation, record: RoundRecord) -> None:
-        self.run.append(record)
+        self.run.records.append(record)
 
 
 class EarlyStop(Observer):
