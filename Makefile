@@ -15,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # A new .venv has no byte code yet: the first process writes it, and all others start in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-deployment check format lint types imports docs bench wheel release clean
+.PHONY: demo test test-slow test-deployment test-faults fuzz check format lint types imports docs bench wheel release clean
 
 # Two seeds of twenty clients: local training, FedDistill, and FedL2G as published and with the recommended options.
 demo: $(PACKAGE)
@@ -36,6 +36,10 @@ test-slow: $(TESTS)
 # Real SuperLink and SuperNodes with TLS and authentication: minutes of process starts, so not part of `test`.
 test-deployment: $(TESTS)
 	$(BIN)/python -m pytest -m deployment tests/flower
+
+# Random kills, full disks, signals, flipped bits and hostile directories; prints what it counted. Under 15 minutes.
+test-faults: $(TESTS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m faults
 
 check: $(TOOLS) format lint types imports docs test
 

@@ -23,6 +23,15 @@ from fedl2g.runs.directory import RunDirectory
 from fedl2g.setup import Setup, prepare
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The figures that tests recorded with `record_property("figures", ...)`, for the docs: a line each."""
+    reports = [report for kind in terminalreporter.stats.values() for report in kind]
+    for report in reports:
+        for name, text in getattr(report, "user_properties", ()):
+            if name == "figures" and report.when == "call":
+                terminalreporter.write_line(f"figures: {text}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Datasets and step times go to a folder of the session, which the processes of pytest-xdist share."""

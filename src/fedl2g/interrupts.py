@@ -2,28 +2,34 @@
 
 Python runs a signal's handler only between two instructions of the main thread, which may be inside torch for seconds.
 In the command a thread of its own therefore reads the signals: it acknowledges the first and ends the process at the
-second. SIGTERM, which schedulers send before they kill, counts as Ctrl-C. To end at once is safe because runs survive
-`kill -9`: checkpoints are complete or absent, and locks end with their process.
+second. SIGTERM, which schedulers send before they kill, and SIGHUP, of a terminal that closes, count as Ctrl-C. To end
+at once is safe because runs survive `kill -9`: checkpoints are complete or absent, and locks end with their process.
 
 In a Python session, where the process is not ours, a second Ctrl-C raises KeyboardInterrupt.
+
+A process that was started here ends with this one, however that ends: it holds a pipe whose other end closes then.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 EXIT_CODE = 130  # 128 + SIGINT, as shells have it
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _AGAIN = "press Ctrl-C again to stop at once"
+_SAME_SECONDS = 1.0  # `timeout` sends a signal to the process and to its group: that is one request
+_PARENT = "FEDL2G_PARENT"  # the variable that tells a process the pipe of the one that started it
 
 
 class _Interrupts:
@@ -35,9 +41,9 @@ class _Interrupts:
         self.handled = 0
         self.starting = False  # a process, which must be known before anything is raised
         self.postponed = False
+        self.led = False  # by the process that started this one: only its end is a second Ctrl-C
         self.ends: list[tuple[Callable[[], str], Callable[[], None]]] = []
-        self.before_the_end: list[Callable[[], None]] = []
-        self.children: dict[subprocess.Popen[Any], tuple[signal.Signals | None, signal.Signals]] = {}
+        self.children: dict[subprocess.Popen[Any], tuple[signal.Signals | None, int]] = {}
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """The handler of the signals, in the main thread."""
@@ -58,6 +64,7 @@ class _Interrupts:
     def acknowledge(self) -> None:
         self.pressed = True
         _say(f"{self.ends[-1][0]() if self.ends else 'stopping'}; {_AGAIN}")
+        _leave_a_closed_terminal()
         for child, (first, _) in list(self.children.items()):
             if first is not None:
                 child.send_signal(first)
@@ -65,21 +72,21 @@ class _Interrupts:
     def end_at_once(self) -> None:
         _say("stopped at once", end="\x1b[?25h" if sys.stderr.isatty() else "")  # a progress bar hides the cursor
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # whatever fails because its processes end here has nothing to say
-        for child, (_, second) in list(self.children.items()):
-            child.send_signal(second)
-        for act in self.before_the_end:
-            act()
+        for child in list(self.children):
+            child.kill()
         os._exit(EXIT_CODE)
 
     def listen(self, signals: socket.socket) -> None:
         """Read the signals as they arrive, each a byte."""
-        pressed = 0
+        first: float | None = None
         while numbers := signals.recv(1):
-            if numbers[0] in _SIGNALS:
-                pressed += 1
-                if pressed > 1:
-                    self.end_at_once()
+            if numbers[0] not in SIGNALS:
+                continue
+            if first is None:
+                first = time.monotonic()
                 self.acknowledge()
+            elif not self.led and (numbers[0] == signal.SIGINT or time.monotonic() - first > _SAME_SECONDS):
+                self.end_at_once()
 
 
 _interrupts = _Interrupts()
@@ -93,7 +100,7 @@ def two_step_interrupts() -> Iterator[None]:
         return
     writing, reading = socket.socketpair()
     writing.setblocking(False)
-    handlers = {number: signal.signal(number, _interrupts.handle) for number in _SIGNALS}
+    handlers = {number: signal.signal(number, _interrupts.handle) for number in _heard()}
     before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
     _interrupts.listening, _interrupts.pressed, _interrupts.handled = True, False, 0
     _interrupts.postponed = False
@@ -119,26 +126,17 @@ def orderly_end(promise: Callable[[], str], stop: Callable[[], None]) -> Iterato
         yield
         return
     _interrupts.ends.append((promise, stop))
-    before = None
+    before = {}
     if not _interrupts.listening and len(_interrupts.ends) == 1:  # a Python session
         _interrupts.pressed, _interrupts.handled = False, 0
-        before = signal.signal(signal.SIGINT, _interrupts.handle)
+        taken = [n for n in _heard() if n == signal.SIGINT or signal.getsignal(n) == signal.SIG_DFL]
+        before = {number: signal.signal(number, _interrupts.handle) for number in taken}
     try:
         yield
     finally:
         _interrupts.ends.pop()
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def before_the_end(act: Callable[[], None]) -> Iterator[None]:
-    """Inside the block a second Ctrl-C calls `act`, which must return soon, before it ends the process."""
-    _interrupts.before_the_end.append(act)
-    try:
-        yield
-    finally:
-        _interrupts.before_the_end.remove(act)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def interrupted() -> bool:
@@ -147,22 +145,38 @@ def interrupted() -> bool:
 
 
 def start_process(
-    arguments: list[str], *, first: signal.Signals | None, second: signal.Signals, **options: Any
+    arguments: list[str],
+    *,
+    first: signal.Signals | None,
+    blocked: Collection[signal.Signals] = (signal.SIGINT,),
+    **options: Any,
 ) -> subprocess.Popen[Any]:
-    """Start a process that the terminal's Ctrl-C does not reach: it gets the signals `first` and `second` instead."""
+    """Start a process that ends with this one, if it calls `end_with_parent`; a second Ctrl-C kills it.
+
+    The first Ctrl-C sends it the signal `first`, if any. It never gets the signals `blocked`, which a terminal or a
+    scheduler sends to all processes: it is this one that they ask for an orderly end.
+    """
+    reading, writing = os.pipe()
+    options["env"] = {**options.get("env", os.environ), _PARENT: _named(reading)}
+    options["pass_fds"] = (*options.get("pass_fds", ()), reading)
     # The mask is inherited: from its first instruction on, the process is not interrupted.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     _interrupts.starting = True
     try:
         process = subprocess.Popen(arguments, **options)
+    except BaseException:
+        os.close(writing)
+        raise
     finally:
         _interrupts.starting = False
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(reading)
+    _interrupts.children[process] = (first, writing)
     if _interrupts.postponed:
         process.kill()
         process.wait()
+        process_ended(process)
         raise KeyboardInterrupt
-    _interrupts.children[process] = (first, second)
     if _interrupts.pressed and first is not None:  # between the decision to start it and its start
         process.send_signal(first)
     return process
@@ -170,7 +184,49 @@ def start_process(
 
 def process_ended(process: subprocess.Popen[Any]) -> None:
     """A process of `start_process` has ended and was waited for."""
-    _interrupts.children.pop(process, None)
+    _, writing = _interrupts.children.pop(process, (None, None))
+    if writing is not None:
+        os.close(writing)
+
+
+def end_with_parent() -> None:
+    """End this process as soon as the one that started it by `start_process` is gone; nothing for any other."""
+    given = os.environ.pop(_PARENT, "")
+    number = given.partition(":")[0]
+    if not number.isdigit() or given != _named(int(number)):  # none, or that of a process between the two
+        return
+    descriptor = int(number)
+    _interrupts.led = True
+
+    def wait() -> None:
+        while os.read(descriptor, 1):
+            pass
+        _interrupts.end_at_once()
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
+
+
+def _named(descriptor: int) -> str:
+    """A pipe's descriptor and its number in the system, by which no other is mistaken for it."""
+    try:
+        return f"{descriptor}:{os.fstat(descriptor).st_ino}"
+    except OSError:
+        return ""
+
+
+def _heard() -> list[signal.Signals]:
+    """The signals that count as Ctrl-C; not SIGHUP under `nohup`."""
+    return [n for n in SIGNALS if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
+
+
+def _leave_a_closed_terminal() -> None:
+    """Whatever is written to a terminal that was closed fails: nothing shall fail because of that."""
+    for descriptor in (1, 2):
+        try:
+            os.write(descriptor, b"")
+        except OSError as error:
+            if error.errno == errno.EIO:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def _say(text: str, end: str = "") -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 Kind = Literal["image", "signal", "table", "text"]
@@ -11,8 +12,12 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 PLURALS = {"image": "images", "signal": "signals", "table": "rows of a table", "text": "texts"}
 """What the samples of a kind are called in messages."""
 
+VOCABULARY = 1 << 14
+"""Of hashed texts: words share ids at random beyond it; id 0 is padding."""
+
 _MAX_SIZE = 2**31
 _MAX_NAMES = 100_000
+_NUMBER = "number"
 _DIMENSIONS = {"image": 3, "signal": 2, "table": 1, "text": 1}
 
 
@@ -48,6 +53,9 @@ class Schema:
             raise ValueError(f"shape: {self.shape} is not the shape of one sample of kind {self.kind}")
         if (self.kind == "table") != bool(self.columns) or (self.columns and len(self.columns) != self.shape[0]):
             raise ValueError(f"columns: {len(self.columns)} of them do not fit the kind {self.kind} and its shape")
+        for name, times in Counter(column.name for column in self.columns).most_common(1):
+            if times > 1:
+                raise ValueError(f"columns: {name!r} is there {times} times; expected one name for each column")
         if (self.kind == "text") != (self.vocabulary > 1) or self.vocabulary >= _MAX_SIZE:
             raise ValueError(f"vocabulary: {self.vocabulary} does not fit the kind {self.kind}")
 
@@ -64,24 +72,44 @@ class Schema:
         return tuple(0 if column.categories is None else len(column.categories) + 1 for column in self.columns)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, which `from_json` reads back."""
-        return asdict(self)
+        """Plain values for JSON and TOML, which `from_json` reads back."""
+        values: dict[str, Any] = {"kind": self.kind, "shape": list(self.shape)}
+        if self.vocabulary:
+            values["vocabulary"] = self.vocabulary
+        if self.columns:
+            values["columns"] = {
+                column.name: _NUMBER if column.categories is None else list(column.categories)
+                for column in self.columns
+            }
+        return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Schema:
-        """A schema from plain values; ValueError for anything else."""
+        """A schema from plain values; ValueError for anything else.
+
+        A table needs no shape, and texts no vocabulary: it is then the hashing tokenizer's.
+        """
         try:
-            columns = tuple(_column(**column) for column in values.get("columns", ()))
-            return cls(values["kind"], tuple(values["shape"]), columns, int(values.get("vocabulary", 0)))
+            if unknown := sorted(set(values) - {"kind", "shape", "vocabulary", "columns"}):
+                raise ValueError(f"{unknown[0]}: unknown; expected kind, shape, vocabulary and columns")
+            kind, columns = values["kind"], tuple(_columns(values.get("columns", {})))
+            shape = tuple(values["shape"]) if "shape" in values or kind != "table" else (len(columns),)
+            return cls(kind, shape, columns, int(values.get("vocabulary", VOCABULARY if kind == "text" else 0)))
+        except KeyError as error:
+            raise ValueError(f"{error.args[0]}: missing") from error
         except (TypeError, LookupError, AttributeError) as error:
             raise ValueError(f"not a schema ({error})") from error
 
 
-def _column(name: str, categories: list[str] | None = None) -> Column:
-    names = [name, *(categories or ())]
-    if not all(isinstance(text, str) for text in names) or len(names) > _MAX_NAMES:
-        raise ValueError(f"columns: the column {name!r} has names that are not text, or too many")
-    return Column(name, None if categories is None else tuple(categories))
+def _columns(values: Mapping[str, Any]) -> Iterator[Column]:
+    for name, meaning in values.items():
+        categories = None if meaning == _NUMBER else tuple(meaning)
+        texts = [name, *(categories or ())]
+        if isinstance(meaning, str) != (categories is None) or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"columns: {name!r} is {meaning!r}; expected {_NUMBER!r} or a list of categories")
+        if len(texts) > _MAX_NAMES or len(values) > _MAX_NAMES or len(set(texts[1:])) < len(texts) - 1:
+            raise ValueError(f"columns: {name!r} has too many categories, or one twice")
+        yield Column(name, categories)
 
 
 def image_schema(channels: int, height: int, width: int) -> Schema:

@@ -131,7 +131,7 @@ def test_a_site_in_order_passes_every_line(fedl2g: Any, hospitals: Path) -> None
     assert code == 0, lines
     assert list(lines) == VERDICTS
     assert {mark for mark, _ in lines.values()} == {"ok"}
-    assert "60 images of shape (3, 16, 16)" in lines["data"][1]
+    assert "60 images of 3 x 16 x 16" in lines["data"][1]
     assert "2 of the federation's 2 classes: zero, one" in lines["labels"][1]
     assert lines["split"][1] == "45 training samples, 15 test samples"
     assert "site_code:build_model builds" in lines["model"][1]

@@ -54,6 +54,23 @@ class Pressed:
             self.err += text
         return text, time.monotonic() - start
 
+    def acknowledgement(self) -> str:
+        """Press Ctrl-C; what is said to it, which is soon."""
+        self.ctrl_c()
+        said, seconds = self.line()
+        assert seconds < ACKNOWLEDGED
+        return said
+
+    def stops_at_once(self) -> None:
+        """Press Ctrl-C for the second time: every process ends."""
+        assert self.acknowledgement() == "fedl2g: stopped at once\n"
+        code, _ = self.end(5)
+        assert code == 130
+        ended = time.monotonic()
+        while self.children():  # Ray's processes notice by themselves that their parent is gone
+            assert time.monotonic() - ended < 10
+            time.sleep(0.05)
+
     def end(self, seconds: float = 90) -> tuple[int, str]:
         _, rest = self.process.communicate(timeout=seconds)
         self.err += rest
@@ -98,10 +115,7 @@ def rounds(run: Path) -> int:
 def test_the_first_ends_after_the_round_with_a_checkpoint(press: Callable[..., Pressed], tmp_path: Path) -> None:
     command = press("run", *ENDLESS, "--out", "a run", "--quiet")
     command.wait_for(lambda: rounds(tmp_path / "a run") > 2)
-    command.ctrl_c()
-    said, seconds = command.line()
-    assert AFTER_THE_ROUND.fullmatch(said)
-    assert seconds < ACKNOWLEDGED
+    assert AFTER_THE_ROUND.fullmatch(command.acknowledgement())
     code, err = command.end()
     assert code == 130
     assert "a checkpoint was written; continue with `fedl2g resume 'a run'`" in err.splitlines()[-1]
@@ -115,20 +129,8 @@ def test_the_second_ends_all_processes_in_the_middle_of_a_round(
     command = press("run", *ENDLESS, *long_round, "--out", "run", "--quiet")
     command.wait_for(lambda: rounds(tmp_path / "run") == 1)  # the evaluation before the first round
     time.sleep(0.5)
-    command.ctrl_c()
-    said, seconds = command.line()
-    assert AFTER_THE_ROUND.fullmatch(said)
-    assert seconds < ACKNOWLEDGED
-    command.ctrl_c()
-    said, seconds = command.line()
-    assert said == "fedl2g: stopped at once\n"
-    assert seconds < ACKNOWLEDGED
-    code, _ = command.end(5)
-    assert code == 130
-    ended = time.monotonic()
-    while command.children():  # Ray's processes notice by themselves that their parent is gone
-        assert time.monotonic() - ended < 10
-        time.sleep(0.05)
+    assert AFTER_THE_ROUND.fullmatch(command.acknowledgement())
+    command.stops_at_once()
 
 
 def test_ctrl_c_while_workers_start_leaves_no_traceback(press: Callable[..., Pressed], tmp_path: Path) -> None:
@@ -149,10 +151,7 @@ def test_a_comparison_in_subprocesses_stops_in_order_and_says_how_to_go_on(
     command = press(*arguments)
     runs = [tmp_path / "both" / "local-s0", tmp_path / "both" / "fedproto-s0"]
     command.wait_for(lambda: all(rounds(run) > 1 for run in runs))
-    command.ctrl_c()
-    said, seconds = command.line()
-    assert said.startswith("fedl2g: stopping after the current round of each run")
-    assert seconds < ACKNOWLEDGED
+    assert command.acknowledgement().startswith("fedl2g: stopping after the current round of each run")
     code, err = command.end()
     assert code == 130
     assert err.splitlines()[-1].endswith(f"continue the comparison with `fedl2g {' '.join(arguments)}`")
@@ -164,17 +163,5 @@ def test_the_second_stops_a_comparison_in_subprocesses_at_once(press: Callable[.
     command = press("compare", *ENDLESS, *long_round)
     runs = [tmp_path / "both" / "local-s0", tmp_path / "both" / "fedproto-s0"]
     command.wait_for(lambda: all(rounds(run) == 1 for run in runs))
-    command.ctrl_c()
-    said, seconds = command.line()
-    assert said.startswith("fedl2g: stopping after the current round of each run")
-    assert seconds < ACKNOWLEDGED
-    command.ctrl_c()
-    said, seconds = command.line()
-    assert said == "fedl2g: stopped at once\n"
-    assert seconds < ACKNOWLEDGED
-    code, _ = command.end(5)
-    assert code == 130
-    ended = time.monotonic()
-    while command.children():
-        assert time.monotonic() - ended < 10
-        time.sleep(0.05)
+    assert command.acknowledgement().startswith("fedl2g: stopping after the current round of each run")
+    command.stops_at_once()

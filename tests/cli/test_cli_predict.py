@@ -21,7 +21,7 @@ HEADER = ["input", "class", *(f"score {digit}" for digit in range(10))]
 
 @pytest.fixture
 def model(fedl2g: Any, tmp_path: Path) -> Path:
-    """The exported model of a client of FedProto: its prediction compares distances, which ONNX has no operation for."""
+    """The exported model of a client of FedProto: its prediction compares distances, which ONNX cannot."""
     assert fedl2g("run", *TINY, "--method", "fedproto", "--out", "run").code == 0
     exported = fedl2g("export", "run", "--client", "0", "--out", "model")
     assert exported.code == 0

@@ -108,12 +108,14 @@ def test_ag_news(tmp_path: Path) -> None:
         read_ag_news(files, 0)
 
 
-@pytest.mark.parametrize(("name", "samples", "columns", "first"), [("breast-cancer", 569, 30, "mean radius"), ("wine", 178, 13, "alcohol")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "samples", "columns", "first"), [("breast-cancer", 569, 30, "mean radius"), ("wine", 178, 13, "alcohol")]
+)
 def test_tables_of_scikit_learn(tmp_path: Path, name: str, samples: int, columns: int, first: str) -> None:
     dataset = load_dataset(name, data_dir=tmp_path)
     assert (len(dataset), dataset.shape, dataset.schema.columns[0].name) == (samples, (columns,), first)
     assert (CATALOG[name].samples, CATALOG[name].classes) == (samples, dataset.classes)
-    with pytest.raises(DataError, match="image_size: .* holds rows of a table"):
+    with pytest.raises(DataError, match=r"image_size: .* holds rows of a table"):
         load_dataset(name, image_size=32, data_dir=tmp_path)
 
 

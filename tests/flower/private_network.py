@@ -29,11 +29,13 @@ def run_script(script: Path, *arguments: str, timeout: float, cwd: Path) -> subp
 
 
 def run_python(*arguments: str, timeout: float, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run this Python alone with these arguments."""
+    """Run this Python alone with these arguments; it can import the modules that tests share."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    shared = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         **os.environ,
         "PATH": path,
+        "PYTHONPATH": os.pathsep.join(shared),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_HOME": str(cwd / "flwr"),
         "RAY_USAGE_STATS_ENABLED": "0",

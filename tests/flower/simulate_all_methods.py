@@ -1,4 +1,7 @@
-"""Every method inline and on Flower's simulation, Ray started once; prints what differs as JSON. Run by a test."""
+"""Every method inline and on Flower's simulation, with each setting that crosses the package.
+
+Ray is started once. Prints what differs as JSON; run by a test.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from typing import Any
 
 import safetensors.torch
 
+from compared import PAIRS
+from compared import experiment as compared_experiment
 from fedl2g.engines.flower import require_flower
 from fedl2g.errors import FedL2GError
 from fedl2g.experiment import Experiment
@@ -129,6 +134,11 @@ def main(out: Path) -> None:
         for world, settings in WORLDS.items():
             run(experiment("feddistill", "flower", **settings), out / f"{world}-flower")
             found[world] = differences(out / f"{world}-flower", out / f"{world}-inline")
+        for method, setting in PAIRS:
+            name = f"{method}, {setting}"
+            for engine in ("inline", "flower"):
+                run(compared_experiment(method, setting, engine), out / f"{name}-{engine}")
+            found[name] = differences(out / f"{name}-flower", out / f"{name}-inline")
         found["seen"] = happenings(out / "unstable-flower")
         for first, second in (("flower", "inline"), ("inline", "flower")):
             path = out / f"{first}-then-{second}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from private_network import run_script
 
+from compared import PAIRS
 from fedl2g.methods.registry import method_names
 from fedl2g.round.absence import BUSY, DROPPED, LOST
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.slow
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """What differs between the engines, of all runs made in one process with one start of Ray."""
     out = tmp_path_factory.mktemp("flower")
-    done = run_script(Path(__file__).parent / "simulate_all_methods.py", str(out), timeout=400, cwd=out)
+    done = run_script(Path(__file__).parent / "simulate_all_methods.py", str(out), timeout=1800, cwd=out)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-4000:]
     result: dict[str, list[str]] = json.loads(lines[-1].removeprefix("RESULT "))
@@ -29,6 +30,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 @pytest.mark.parametrize("method", method_names())
 def test_simulation_equals_inline_bit_for_bit(method: str, found: dict[str, list[str]]) -> None:
     assert found[method] == []
+
+
+@pytest.mark.parametrize(("method", "setting"), PAIRS)
+def test_each_setting_of_each_method_equals_inline_bit_for_bit(
+    method: str, setting: str, found: dict[str, list[str]]
+) -> None:
+    assert found[f"{method}, {setting}"] == []
 
 
 @pytest.mark.parametrize("world", ["unstable", "options of FedL2G", "private, client", "private, server"])

@@ -31,6 +31,7 @@ from fedl2g.engines.flower.messages import Request
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.registry import get_method
+from fedl2g.schema import image_schema
 
 CLASSES = ("zero", "one", "two", "three")
 SLOW_CODE = """
@@ -72,7 +73,7 @@ def request(
     changed = Experiment(**given)
     setup = read_coordinator(folder / "coordinator" / "experiment.toml").setup
     broadcast = get_method(changed.method.name).server(changed.method, setup.task).broadcast(1)
-    return messages.pack_request(Request(run, changed, CLASSES, shape, 1, broadcast))
+    return messages.pack_request(Request(run, changed, CLASSES, image_schema(*shape), 1, broadcast))
 
 
 def site(folder: Path, **limits: Any) -> SiteFile:

@@ -26,11 +26,13 @@ from fedl2g.methods.registry import get_method, method_names
 from fedl2g.payload import tensors_spec, to_bytes
 from fedl2g.round.inbox import Inbox
 from fedl2g.round.timing import Timing
+from fedl2g.schema import image_schema
 
 RUN, ROUND, CLIENT, CLIENTS, LIMIT = "ab12", 3, 1, 4, 4096
 PAYLOAD = {"ids": torch.tensor([0, 2]), "rows": torch.ones(2, 3)}
 EXPERIMENT = Experiment(samples=100, image_size=16, rounds=5, method={"name": "fedl2g-f", "warmup_rounds": 0})
-REQUEST = Request(RUN, EXPERIMENT, ("zero", "one"), (1, 16, 16), ROUND, PAYLOAD, best=2)
+INPUTS = image_schema(1, 16, 16).to_json()
+REQUEST = Request(RUN, EXPERIMENT, ("zero", "one"), image_schema(1, 16, 16), ROUND, PAYLOAD, best=2)
 REPLY = Reply(CLIENT, PAYLOAD, Report(samples=10, steps=2, loss=0.5, seconds=1.0))
 SENDER = {"client": CLIENT, "run": RUN, "round": ROUND}
 ESCAPES = ["\x1b[2J", "a\nb", "a\r\nb", "\x00", "\u202eabc", "", " ", "x" * 300]
@@ -74,9 +76,15 @@ KINDS = {
                 [], ["one"], ["one", "one"], ["one", "two", "one"], "onetwo", [1, 2], [True, False], [1.0, 2.0],
                 *([name, "one"] for name in ESCAPES), 2, b"ab",
             ],
-            ("about", "image-shape"): [
-                [], [1, 16], [1, 16, 16, 1], [0, 16, 16], [1, -16, 16], [1, 2**16 + 1, 16], [1.0, 16.0, 16.0],
-                [True, True, True], ["1", "16", "16"], "1,16,16", 16, [2**62, 1, 1],
+            ("about", "inputs"): [
+                *(
+                    json.dumps({**INPUTS, "shape": shape})
+                    for shape in (
+                        [], [1, 16], [1, 16, 16, 1], [0, 16, 16], [1, -16, 16], [1, 2**16 + 1, 16], [1.0, 16.0, 16.0],
+                        [True, True, True], ["1", "16", "16"], "1,16,16", 16, [2**62, 1, 1],
+                    )
+                ),
+                json.dumps({**INPUTS, "kind": "film"}), json.dumps({**INPUTS, "more": 1}), "{}", "[" * 10_000, 16, b"x",
             ],
             ("about", "round"): [True, -1, 3.0, 6, 10**6, 2**62, "3", b"3", [3], math.nan],
             ("about", "best"): [True, -1, 2.0, 4, 6, 2**62, "2", [2], math.nan],
@@ -263,5 +271,5 @@ def test_control_characters_of_a_refusal_do_not_reach_the_log() -> None:
 
 @pytest.mark.parametrize("name", method_names())
 def test_the_experiment_of_every_method_arrives_as_it_was_sent(name: str) -> None:
-    sent = Request(RUN, Experiment(method={"name": name}), ("a", "b"), (1, 8, 8), 1, {})
+    sent = Request(RUN, Experiment(method={"name": name}), ("a", "b"), image_schema(1, 8, 8), 1, {})
     assert messages.unpack_request(messages.pack_request(sent), LIMIT).experiment == sent.experiment

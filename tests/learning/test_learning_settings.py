@@ -69,7 +69,7 @@ def half_of(method: Any = "local", **settings: Any) -> ClientHalf[Any]:
             "client_lr": RATE,
             "precision": "float64",
             **settings,
-        }  # fmt: skip
+        }
     )
     return Host(prepare(experiment), CPU).half(0)
 

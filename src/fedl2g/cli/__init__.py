@@ -25,7 +25,7 @@ from fedl2g.cli.runs import list_runs, show_run
 from fedl2g.cli.watch import watch_runs
 from fedl2g.display import OneLine, visible
 from fedl2g.errors import FedL2GError
-from fedl2g.interrupts import EXIT_CODE, two_step_interrupts
+from fedl2g.interrupts import EXIT_CODE, end_with_parent, two_step_interrupts
 
 
 @click.group(cls=OrderedGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,6 +53,7 @@ def main() -> NoReturn:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     warnings.filterwarnings("ignore", category=FutureWarning, module="ray")  # at its start
     sys.path.append(os.getcwd())  # so that "my_models:network" is found in the working directory
+    end_with_parent()
     with two_step_interrupts():
         _run_command()
 

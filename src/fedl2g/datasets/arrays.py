@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedl2g.datasets.dataset import SIDES, Content, Scaling
+from fedl2g.datasets.dataset import Content, Scaling
 from fedl2g.datasets.images import resize_images
+from fedl2g.datasets.sides import split_numbers
 from fedl2g.datasets.text import encode, longest, text_schema
 from fedl2g.errors import DataError, choices
-from fedl2g.schema import KINDS, PLURALS, Column, Kind, Schema, image_schema
+from fedl2g.schema import KINDS, PLURALS, VOCABULARY, Column, Kind, Schema, image_schema
 
 KEYS = (
     "images", "inputs", "labels", "domains", "groups", "class_names", "domain_names", "group_names", "split", "kind",
@@ -23,6 +25,11 @@ KEYS = (
 """The arrays that are read; others in a file are left alone."""
 _PIXELS = ("uint8", "uint16", "float32")
 _MAX_CHANNELS = 4
+FILLED = (
+    "a missing number becomes the mean of the client's own train samples, a missing category is a category of its own"
+)
+"""What stands for missing values, as messages say it."""
+_log = logging.getLogger(__name__)
 
 
 def digest_of_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -35,9 +42,12 @@ def digest_of_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def content_of_arrays(
-    arrays: Mapping[str, NDArray[Any]], origin: str, image_size: int | None, tokens: int | None = None
+    arrays: Mapping[str, NDArray[Any]], origin: str, image_size: int | None, wanted: Schema | None = None
 ) -> Content:
-    """Check a user's arrays and convert them to the package's form; texts fill `tokens` places, if it is given."""
+    """Check a user's arrays and convert them to the package's form.
+
+    `wanted` is what the samples must be in a deployment: texts take its number of tokens, and columns its names.
+    """
     if "labels" not in arrays or ("images" in arrays) == ("inputs" in arrays):
         missing = "labels" if "labels" not in arrays else "images"
         found = (
@@ -50,7 +60,16 @@ def content_of_arrays(
     if image_size is not None and kind != "image":
         raise DataError(f"image_size: {origin} holds {PLURALS[kind]}, which have no size in pixels; leave it out")
     samples = arrays["images"] if "images" in arrays else arrays["inputs"]
-    content = _READERS[kind](samples, arrays, origin, tokens if kind == "text" else image_size)
+    if wanted is not None and wanted.kind != kind:
+        raise DataError(f"{origin}: holds {PLURALS[kind]}; expected {PLURALS[wanted.kind]}")
+    if kind == "image":
+        content = _images(samples, arrays, origin, image_size)
+    elif kind == "signal":
+        content = _signals(samples, origin)
+    elif kind == "table":
+        content = _table(samples, arrays, origin, wanted)
+    else:
+        content = _texts(samples, origin, wanted)
     labels, class_names = numbered(arrays["labels"], arrays.get("class_names"), "labels", len(samples), origin)
     content = replace(content, labels=labels, class_names=class_names)
     for key, names, column in (("domains", "domain_names", "domain"), ("groups", "group_names", "group")):
@@ -143,7 +162,7 @@ def _images(samples: NDArray[Any], arrays: Mapping[str, NDArray[Any]], origin: s
     )
 
 
-def _signals(samples: NDArray[Any], arrays: Mapping[str, NDArray[Any]], origin: str, size: int | None) -> Content:
+def _signals(samples: NDArray[Any], origin: str) -> Content:
     if samples.ndim != 3 or 0 in samples.shape or samples.dtype.kind not in "iuf":
         raise DataError(
             f"{origin}: its signals are of type {samples.dtype} and shape {samples.shape}; expected numbers of shape "
@@ -158,7 +177,9 @@ def _signals(samples: NDArray[Any], arrays: Mapping[str, NDArray[Any]], origin: 
     return Content(Schema("signal", values.shape[1:]), [values], *_UNLABELLED, dtype="float32")
 
 
-def _table(samples: NDArray[Any], arrays: Mapping[str, NDArray[Any]], origin: str, size: int | None) -> Content:
+def _table(
+    samples: NDArray[Any], arrays: Mapping[str, NDArray[Any]], origin: str, wanted: Schema | None = None
+) -> Content:
     if samples.ndim != 2 or 0 in samples.shape or samples.dtype.kind not in "iufb":
         raise DataError(
             f"{origin}: its table is of type {samples.dtype} and shape {samples.shape}; expected numbers of shape "
@@ -167,16 +188,22 @@ def _table(samples: NDArray[Any], arrays: Mapping[str, NDArray[Any]], origin: st
     values = samples.astype(np.float32)
     if np.isinf(values).any():
         raise DataError(f"{origin}: its table has infinite numbers; replace them, or leave them missing (NaN)")
-    names = arrays.get("columns", np.arange(values.shape[1]))
-    if names.shape != (values.shape[1],):
-        raise DataError(f"{origin}: it has {names.size} names for {values.shape[1]} columns; name each of them")
-    columns = tuple(Column(str(name)) for name in names.tolist())
+    if missing := int(np.isnan(values).sum()):
+        _log.warning("%s: %d values are missing (NaN); %s", origin, missing, FILLED)
+    unnamed = [column.name for column in wanted.columns] if wanted else [str(n) for n in range(values.shape[1])]
+    names = arrays["columns"].astype(np.str_).tolist() if "columns" in arrays else unnamed
+    if np.shape(names) != (values.shape[1],) or len(set(names)) < len(names):
+        raise DataError(
+            f"{origin}: it has the names {', '.join(map(str, names[:5]))}{' ...' if len(names) > 5 else ''} for "
+            f"{values.shape[1]} columns; expected a different one for each of them"
+        )
+    columns = tuple(Column(str(name)) for name in names)
     return Content(Schema("table", (len(columns),), columns), [values], *_UNLABELLED, dtype="float32")
 
 
-def _texts(samples: NDArray[Any], arrays: Mapping[str, NDArray[Any]], origin: str, size: int | None) -> Content:
+def _texts(samples: NDArray[Any], origin: str, wanted: Schema | None = None) -> Content:
     if samples.ndim == 1 and samples.dtype.kind == "U" and len(samples):
-        return text_content(_strings(samples, "inputs", origin), size)
+        return text_content(_strings(samples, "inputs", origin), wanted)
     if samples.ndim != 2 or 0 in samples.shape or samples.dtype.kind not in "iu" or samples.min() < 0:
         raise DataError(
             f"{origin}: its texts are of type {samples.dtype} and shape {samples.shape}; expected N texts, or token "
@@ -187,38 +214,26 @@ def _texts(samples: NDArray[Any], arrays: Mapping[str, NDArray[Any]], origin: st
     if not used[:, 0].all() or (used[:, 1:] & ~used[:, :-1]).any():
         raise DataError(f"{origin}: a text has no token id, or one after its padding; expected 0 only at the end")
     schema = Schema("text", ids.shape[1:], vocabulary=int(ids.max()) + 1)
+    if wanted is not None:
+        if ids.max() >= wanted.vocabulary:
+            raise DataError(f"{origin}: it has the token id {ids.max()}; expected ids below {wanted.vocabulary}")
+        schema, width = wanted, wanted.shape[0]
+        ids = np.pad(ids, ((0, 0), (0, max(width - ids.shape[1], 0))))[:, :width]
     return Content(schema, [ids], *_UNLABELLED, dtype="int32")
 
 
-def text_content(texts: list[str], tokens: int | None = None) -> Content:
-    """Texts as hashed token ids, without their labels yet."""
-    width = longest(texts) if tokens is None else tokens
+def text_content(texts: list[str], wanted: Schema | None = None) -> Content:
+    """Texts as hashed token ids, without their labels yet; `wanted` fixes the number of tokens."""
+    if wanted is not None and wanted.vocabulary != VOCABULARY:
+        raise DataError(
+            f"texts: they would become token ids below {VOCABULARY}; expected ids below {wanted.vocabulary}; give the "
+            "ids themselves, in an .npz file"
+        )
+    width = longest(texts) if wanted is None else wanted.shape[0]
     return Content(text_schema(width), encode(texts, width), *_UNLABELLED, dtype="int16")
 
 
 _UNLABELLED: tuple[NDArray[np.int64], tuple[str, ...]] = (np.empty(0, dtype=np.int64), ())
-_READERS: dict[Kind, Callable[[NDArray[Any], Mapping[str, NDArray[Any]], str, int | None], Content]] = {
-    "image": _images,
-    "signal": _signals,
-    "table": _table,
-    "text": _texts,
-}
-
-
-def split_numbers(values: NDArray[Any], count: int, origin: str) -> NDArray[np.int64]:
-    """A given split as numbers of `SIDES`: the words train, test and validation."""
-    if values.shape != (count,):
-        raise DataError(f"{origin}: its split is of shape {values.shape}; expected ({count},) for its {count} samples")
-    return sides_of([str(value) for value in values.tolist()], origin)
-
-
-def sides_of(words: Iterable[str], origin: str) -> NDArray[np.int64]:
-    """The numbers of sides by name."""
-    known = {**{side: number for number, side in enumerate(SIDES)}, "val": 2, "valid": 2}
-    lowered = [word.lower() for word in words]
-    if wrong := [word for word in lowered if word not in known]:
-        raise DataError(f"{origin}: its split has {wrong[0]!r}; expected train, test or validation for every sample")
-    return np.array([known[word] for word in lowered], dtype=np.int64)
 
 
 def numbered(

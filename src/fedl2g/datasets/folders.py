@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedl2g.datasets.dataset import Content
-from fedl2g.datasets.images import ImageFile, decode_images
+from fedl2g.datasets.images import MODES, ImageFile, Mode, decode_images, mode_of
+from fedl2g.datasets.sides import SIDE_WORDS, sides_of
 from fedl2g.errors import DataError
 from fedl2g.schema import image_schema
 
@@ -31,35 +33,61 @@ def file_identity(path: Path) -> list[Any]:
     return [str(path), listing.hexdigest()]
 
 
-def read_folder(root: Path, image_size: int | None) -> Content:
-    """Read a folder of images: ROOT/class/image, or ROOT/domain/class/image for data with domains."""
+def read_folder(root: Path, image_size: int | None, channels: int | None = None) -> Content:
+    """Read a folder of images: ROOT/class/image, or ROOT/domain/class/image for data with domains.
+
+    Above them there may be folders `train` and `test` (and `validation`): a given split. Images that are all grey have
+    one channel, all others three, unless the number of channels is given.
+    """
     size = image_size or FOLDER_IMAGE_SIZE
     groups: dict[tuple[str, ...], list[Path]] = {}
     for file in image_files(root):
         groups.setdefault(file.relative_to(root).parts[:-1], []).append(file)
-    depths = {len(place) for place in groups}
+    split = _is_split(groups)
+    depths = {len(place) - split for place in groups}
     if depths not in ({1}, {2}):
         found = "no images" if not groups else f"images {' and '.join(map(str, sorted(depths)))} folders deep"
         raise DataError(
             f"{root}: it has {found}; expected one folder of images per class, or one folder per domain with one "
-            f"folder per class in it (images end in {', '.join(sorted(IMAGE_SUFFIXES))})"
+            f"folder per class in it, perhaps below train and test (images end in {', '.join(sorted(IMAGE_SUFFIXES))})"
         )
     class_names = tuple(sorted({place[-1] for place in groups}))
-    domain_names = tuple(sorted({place[0] for place in groups})) if depths == {2} else ()
+    domain_names = tuple(sorted({place[split] for place in groups})) if depths == {2} else ()
     files: list[ImageFile] = []
-    labels, domains = [], []
+    labels, domains, sides = [], [], []
     for place, members in sorted(groups.items()):
         files += [(str(file), file.read_bytes) for file in members]
         labels += [class_names.index(place[-1])] * len(members)
-        domains += [domain_names.index(place[0])] * len(members) if domain_names else []
+        domains += [domain_names.index(place[split])] * len(members) if domain_names else []
+        sides += [place[0]] * len(members) if split else []
+    mode = _mode([file for members in groups.values() for file in members], channels, root)
     return Content(
-        schema=image_schema(3, size, size),
-        inputs=decode_images(files, size),
+        schema=image_schema(3 if mode == "RGB" else 1, size, size),
+        inputs=decode_images(files, size, mode),
         labels=np.array(labels, dtype=np.int64),
         class_names=class_names,
         groups=np.array(domains, dtype=np.int64) if domain_names else None,
         group_names=domain_names,
+        split=sides_of(sides, str(root)) if split else None,
+        dtype="uint16" if mode == "I;16" else "uint8",
     )
+
+
+def _is_split(places: Iterable[tuple[str, ...]]) -> bool:
+    """Whether the upper folders are the sides of a split; without folders in them they are classes."""
+    names = {place[0].lower() if len(place) > 1 else "" for place in places}
+    return len(names) > 1 and "train" in names and names <= SIDE_WORDS.keys()
+
+
+def _mode(files: Sequence[Path], channels: int | None, root: Path) -> Mode:
+    """What the images are read as: in colour or grey as the channels say, if they are given."""
+    found = mode_of(files)
+    if channels is None or (found == "I;16" and channels == 1):
+        return found
+    if channels not in MODES or found == "I;16":
+        has = "images of 16 bits, which have 1 channel" if found == "I;16" else "images of 1 or 3 channels"
+        raise DataError(f"{root}: holds {has}; expected {channels} channels; give the images as an array (.npz)")
+    return MODES[channels]
 
 
 def image_files(root: Path) -> list[Path]:
@@ -67,7 +95,7 @@ def image_files(root: Path) -> list[Path]:
     found = []
     for folder, folders, files in os.walk(root, followlinks=True):
         # One level deeper than any valid layout is enough to detect a wrong one, and stops at circular links.
-        deep = len(Path(folder).relative_to(root).parts) > 2
+        deep = len(Path(folder).relative_to(root).parts) > 3
         folders[:] = [] if deep else sorted(name for name in folders if not name.startswith("."))
         found += [
             Path(folder, name)

@@ -1,11 +1,13 @@
-"""Decoding and resizing of image files to 8-bit RGB squares, channels first."""
+"""Decoding and resizing of image files to squares, channels first: grey of 8 or 16 bits, or 8-bit RGB."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeAlias
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,38 +21,95 @@ Pixels: TypeAlias = NDArray[Any]
 """uint8, uint16 or float32."""
 ImageFile: TypeAlias = tuple[str, Callable[[], bytes]]
 """An image's name, for messages, and a function that reads its encoded bytes."""
+Mode: TypeAlias = Literal["L", "RGB", "I;16"]
+"""Pillow's names of grey, colour and 16-bit grey."""
+MODES: dict[int, Mode] = {1: "L", 3: "RGB"}
+"""By the number of channels."""
 
 BATCH = 512
+_GREY = ("1", "L", "LA", "La")
+_DEEPEST = 65535
 
 
-def decode_images(files: Sequence[ImageFile], size: int, *, stretch: bool = False) -> Iterator[Pixels]:
-    """Read image files in order, as batches (n, 3, size, size), decoding in threads; see `to_square`."""
+def mode_of(paths: Sequence[Path]) -> Mode:
+    """What all of these images are read as, by their headers: grey (of 8 or 16 bits) if all of them are, else RGB."""
+    with ThreadPoolExecutor() as pool:
+        modes = list(pool.map(_stored_mode, paths))
+    deep = [mode.startswith("I") for mode in modes]
+    if any(deep) and not all(deep):
+        raise DataError(
+            f"{paths[deep.index(True)]}: the image has 16 bits per channel, but {paths[deep.index(False)]} has 8; "
+            "expected one of the two for all; convert some of them"
+        )
+    if any(deep):
+        return "I;16"
+    return "L" if all(mode in _GREY for mode in modes) else "RGB"
+
+
+def _stored_mode(path: Path) -> str:
+    with _opened(str(path), lambda: path) as image:
+        return image.mode
+
+
+def decode_images(
+    files: Sequence[ImageFile], size: int, mode: Mode = "RGB", *, stretch: bool = False
+) -> Iterator[Pixels]:
+    """Read image files in order, as batches (n, channels, size, size), decoding in threads; see `to_square`."""
 
     def decode(file: ImageFile) -> Pixels:
-        return decode_image(file[0], file[1], size, stretch=stretch)
+        return decode_image(*file, size, mode, stretch=stretch)
 
     with ThreadPoolExecutor() as pool:
         for start in range(0, len(files), BATCH):
             yield np.stack(list(pool.map(decode, files[start : start + BATCH])))
 
 
-def decode_image(name: str, read: Callable[[], bytes], size: int, *, stretch: bool = False) -> Pixels:
-    """Read one image file as (3, size, size); see `to_square`."""
+def decode_image(
+    name: str, read: Callable[[], bytes], size: int, mode: Mode = "RGB", *, stretch: bool = False
+) -> Pixels:
+    """Read one image file as (channels, size, size); see `to_square`."""
+    with _opened(name, lambda: io.BytesIO(read())) as image:
+        if image.mode.startswith("I") != (mode == "I;16"):
+            has, expected = ("16", "8") if mode != "I;16" else ("8", "16")
+            raise DataError(f"{name}: the image has {has} bits per channel; expected {expected} bits; convert it first")
+        if mode != "I;16":
+            return to_square(image.convert(mode), size, stretch=stretch)
+        return _deep(to_square(_as_fractions(image), size, stretch=stretch))
+
+
+@contextmanager
+def _opened(name: str, source: Callable[[], Path | io.BytesIO]) -> Iterator[Image]:
+    """An image whose errors name its file."""
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(read())) as image:
-            if image.mode.startswith(("I", "F")):
+        with Image.open(source()) as image:
+            if image.mode.startswith("F"):
                 raise DataError(
-                    f"{name}: the image has more than 8 bits per channel; expected 8 bits; convert it first"
+                    f"{name}: the image has fractions as pixels; expected 8 or 16 bits; give fractions as arrays, in "
+                    "an .npz file"
                 )
-            return to_square(image.convert("RGB"), size, stretch=stretch)
+            yield image
     except DataError:
         raise
     except UnidentifiedImageError as error:  # its message names the buffer, not the file
         raise DataError(f"{name}: is not an image in a known format; replace or remove it") from error
     except Exception as error:  # decoders and archives raise errors of any kind on damaged bytes
         raise DataError(f"{name}: the image cannot be read ({error}); replace or remove it") from error
+
+
+def _as_fractions(image: Image) -> Image:
+    """An image of more than 8 bits in the only form of that depth which Pillow scales."""
+    from PIL import Image
+
+    values = np.asarray(image)
+    if values.min() < 0 or values.max() > _DEEPEST:
+        raise ValueError(f"values from {values.min()} to {values.max()}; expected 0 to {_DEEPEST}")
+    return Image.fromarray(values.astype(np.float32))
+
+
+def _deep(pixels: Pixels) -> Pixels:
+    return np.rint(pixels).astype(np.uint16)
 
 
 def to_square(image: Image, size: int, *, stretch: bool = False) -> Pixels:
@@ -87,7 +146,7 @@ def resize_images(images: Pixels, size: int | None) -> Iterator[Pixels]:
         # Pillow scales 16 bits as fractions, rounded again afterwards.
         drawn = planes.astype(np.float32) if planes.dtype == np.uint16 else planes
         squares = np.concatenate([to_square(Image.fromarray(plane), size) for plane in drawn])
-        squares = np.rint(squares).astype(np.uint16) if planes.dtype == np.uint16 else squares
+        squares = _deep(squares) if planes.dtype == np.uint16 else squares
         yield squares.reshape(len(batch), -1, size, size)
 
 

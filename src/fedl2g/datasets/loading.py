@@ -76,6 +76,7 @@ def _locate(
     name: str, image_size: int | None, folder: Path, progress: Progress | None, roles: Roles
 ) -> tuple[str, str, Callable[[], Content]]:
     """A dataset's short name, its cache key, and a function that reads it."""
+    inputs = roles.inputs
     if name in CATALOG:
         entry = CATALOG[name]
         if image_size is not None and entry.kind != "image":
@@ -96,8 +97,8 @@ def _locate(
         return name, key_of(name), partial(not_stored, name, folder)
     if is_reference(name) and not Path(name).exists():
         arrays = call_function(name)
-        key = cache_key(name, [digest_of_arrays(arrays), image_size])
-        return name, key, partial(content_of_arrays, arrays, name, image_size)
+        key = cache_key(name, [digest_of_arrays(arrays), image_size, *([inputs.to_json()] if inputs else ())])
+        return name, key, partial(content_of_arrays, arrays, name, image_size, inputs)
     path = Path(name).expanduser()
     if not name or not path.exists():
         raise DataError(
@@ -105,13 +106,10 @@ def _locate(
             "existing .npz, CSV or parquet file or folder of images, or package.module:function"
         )
     path, suffix = path.resolve(), path.suffix.lower()
-    inputs = roles.inputs
     if path.is_dir():
-        return (
-            path.stem,
-            cache_key(path.stem, [file_identity(path), image_size]),
-            partial(read_folder, path, image_size),
-        )
+        channels = inputs.shape[0] if inputs is not None and inputs.kind == "image" else None
+        key = cache_key(path.stem, [file_identity(path), image_size, channels, "kept channels"])
+        return path.stem, key, partial(read_folder, path, image_size, channels)
     if suffix in TABLES:
         if image_size is not None:
             raise DataError(f"image_size: {name} is a table, which has no size in pixels; leave it out")
@@ -121,9 +119,8 @@ def _locate(
         raise DataError(
             f"dataset: {name} is of another kind; expected an .npz, CSV or parquet file or a folder of images"
         )
-    tokens = inputs.shape[0] if inputs is not None and inputs.kind == "text" else None
-    key = cache_key(path.stem, [file_identity(path), image_size, *([tokens] if tokens else ())])
-    return path.stem, key, partial(read_npz, path, image_size, tokens)
+    key = cache_key(path.stem, [file_identity(path), image_size, *([inputs.to_json()] if inputs else ())])
+    return path.stem, key, partial(read_npz, path, image_size, inputs)
 
 
 def _subset(whole: Dataset, samples: int) -> Content:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedl2g.datasets.arrays import numbered, sides_of, text_content
-from fedl2g.datasets.dataset import SIDES, Content
+from fedl2g.datasets.arrays import FILLED, numbered, text_content
+from fedl2g.datasets.dataset import Content
+from fedl2g.datasets.sides import names_sides, sides_of
 from fedl2g.errors import DataError, choices
 from fedl2g.files import reason_of
 from fedl2g.schema import Column, Schema
@@ -82,7 +83,7 @@ def content_of_frame(frame: DataFrame, roles: Roles, origin: str) -> Content:
     split = _given_split(frame, roles, origin)
     if roles.text:
         texts = frame[list(roles.text)].fillna("").astype(str).agg(" ".join, axis=1).tolist()
-        content = text_content(texts, roles.inputs.shape[0] if roles.inputs else None)
+        content = text_content(texts, roles.inputs)
     else:
         taken = {roles.label, *roles.ignore, *group, *((SPLIT,) if split is not None else ())}
         content = _table(frame, [str(name) for name in frame.columns if name not in taken], roles, origin)
@@ -118,7 +119,7 @@ def _given_split(frame: DataFrame, roles: Roles, origin: str) -> NDArray[np.int6
     if SPLIT not in frame.columns or SPLIT in (roles.label, roles.group, *roles.ignore, *roles.text):
         return None
     words = frame[SPLIT].astype(str).tolist()
-    return sides_of(words, origin) if {word.lower() for word in words} <= {*SIDES, "val", "valid"} else None
+    return sides_of(words, origin) if names_sides(words) else None
 
 
 def _table(frame: DataFrame, names: Sequence[str], roles: Roles, origin: str) -> Content:
@@ -158,12 +159,7 @@ def say_missing(frame: DataFrame, inputs: Schema, origin: str) -> None:
     """Name the columns with missing values, and say what stands for them."""
     counts = {column.name: int(frame[column.name].isna().sum()) for column in inputs.columns if column.name in frame}
     if found := [f"{name} {count}" for name, count in counts.items() if count]:
-        _log.warning(
-            "%s: values are missing (%s); a missing number becomes the mean of the client's own train samples, a "
-            "missing category is a category of its own",
-            origin,
-            ", ".join(found),
-        )
+        _log.warning("%s: values are missing (%s); %s", origin, ", ".join(found), FILLED)
 
 
 def encode_rows(frame: DataFrame, inputs: Schema, origin: str, *, unknown: bool = False) -> NDArray[np.float32]:
@@ -215,6 +211,28 @@ def differences(frame: DataFrame, inputs: Schema) -> Mapping[str, str]:
                 f"the column {column.name!r} has {unknown[0]!r}; expected one of {', '.join(column.categories)}"
             )
     return wrong
+
+
+def compare_columns(frame: DataFrame, inputs: Schema, others: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
+    """For each column of a schema, whether a table has it so, and in words what it has; `others` are known too."""
+    wrong = differences(frame, inputs)
+    for column in inputs.columns:
+        what = f"column {column.name}"
+        if column.name in wrong:
+            yield what, False, wrong[column.name]
+            continue
+        values = frame[column.name]
+        missing = f", {count} missing" if (count := int(values.isna().sum())) else ""
+        if column.categories is None:
+            numbers = _numbers(values, "the table")
+            known = numbers[~np.isnan(numbers)]
+            held = f"numbers from {known.min():g} to {known.max():g}" if len(known) else "numbers"
+        else:
+            held = f"{values.dropna().astype(str).nunique()} of {len(column.categories)} categories"
+        yield what, True, held + missing
+    unused = [str(name) for name in frame.columns if name not in {*others, *(column.name for column in inputs.columns)}]
+    if unused:
+        yield "columns", True, f"not used here: {', '.join(unused)}"
 
 
 def _names(inputs: Schema) -> str:

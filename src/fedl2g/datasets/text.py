@@ -10,12 +10,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedl2g.schema import Schema
+from fedl2g.schema import VOCABULARY, Schema
 
 MAX_TOKENS = 256
 """Longer texts are cut."""
-VOCABULARY = 1 << 14
-"""Words share ids at random beyond it: id 0 is padding, all others are hashes."""
 BATCH = 4096
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 

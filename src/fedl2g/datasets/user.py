@@ -13,9 +13,10 @@ from fedl2g.datasets.arrays import KEYS, content_of_arrays
 from fedl2g.datasets.dataset import Content
 from fedl2g.errors import DataError
 from fedl2g.references import load_reference
+from fedl2g.schema import Schema
 
 
-def read_npz(path: Path, image_size: int | None, tokens: int | None = None) -> Content:
+def read_npz(path: Path, image_size: int | None, wanted: Schema | None = None) -> Content:
     """Read an .npz file with `images` or `inputs`, `labels` and optionally groups, a split and names; see `KEYS`."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
@@ -28,7 +29,7 @@ def read_npz(path: Path, image_size: int | None, tokens: int | None = None) -> C
     for key, array in found.items():
         if not isinstance(array, np.ndarray):  # numpy returns raw bytes for other members
             raise DataError(f"{path}: {key!r} is not an array; write the file with numpy.savez")
-    return content_of_arrays(found, str(path), image_size, tokens)
+    return content_of_arrays(found, str(path), image_size, wanted)
 
 
 def call_function(name: str) -> dict[str, NDArray[Any]]:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedl2g import rng
-from fedl2g.datasets.partition import Indices, Partition
+from fedl2g.datasets.groups import Indices
+from fedl2g.datasets.partition import Partition
 from fedl2g.errors import DataError
 
 

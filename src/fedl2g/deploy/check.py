@@ -19,6 +19,7 @@ from fedl2g.errors import FedL2GError
 
 if TYPE_CHECKING:
     from fedl2g.datasets import Dataset
+    from fedl2g.schema import Schema
     from fedl2g.setup import Setup
 
 _TIMEOUT = 5.0  # seconds
@@ -85,6 +86,7 @@ def _training(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
         found.append(load_data(file, table.classes, table.inputs))
         return f"{len(found[0])} {found[0].schema} in {file.data}"
 
+    yield from _columns(file, table.inputs)
     yield _try("data", data)
     if found:
         yield _try("labels", lambda: _labels(found[0]))
@@ -92,6 +94,22 @@ def _training(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
     yield _try("model", lambda: _model(file, coordinator))
     if found:
         yield _try("batch", lambda: _batch(file, coordinator, found[0]))
+
+
+def _columns(file: SiteFile, inputs: Schema) -> Iterator[Verdict]:
+    """For a table, what each of the federation's columns holds here."""
+    from fedl2g.datasets.kinds import TABLES
+    from fedl2g.datasets.tables import compare_columns, read_frame
+
+    path = file.path(file.data)
+    if inputs.kind != "table" or path.suffix.lower() not in TABLES or not path.is_file():
+        return
+    try:
+        frame = read_frame(path)
+    except FedL2GError:
+        return  # which the line on the data says
+    for what, good, detail in compare_columns(frame, inputs, (file.label or "",)):
+        yield Verdict(what, good, detail)
 
 
 def _labels(dataset: Dataset) -> str:

@@ -22,7 +22,6 @@ def start_child(module: str, *arguments: str, env: dict[str, str], pass_fds: Seq
     process = start_process(
         [sys.executable, "-m", module, *arguments],
         first=None,
-        second=signal.SIGKILL,
         stdin=subprocess.PIPE,
         pass_fds=pass_fds,
         env={**os.environ, **env, "PYTHONPATH": path},

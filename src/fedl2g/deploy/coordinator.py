@@ -1,21 +1,28 @@
-"""The coordinator's file: the experiment, and what all sites share (classes, image shape, list of sites)."""
+"""The coordinator's file: the experiment, and what all sites share (classes, the form of a sample, list of sites)."""
 
 from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedl2g.errors import SettingError
 from fedl2g.experiment.identity import SITES
+from fedl2g.models.catalog import GROUP_OF_KIND, GROUPS
 from fedl2g.schema import Schema, image_schema
 
 if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
     from fedl2g.setup import Setup
+
+
+def _schema(table: Any) -> Schema:
+    if not isinstance(table, dict):
+        raise ValueError("expected a table with kind and shape; `fedl2g data schema` prints that of a dataset")
+    return Schema.from_json(table)
 
 
 class FederationTable(BaseModel):
@@ -24,7 +31,8 @@ class FederationTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     classes: tuple[str, ...] = Field(min_length=2)
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, int, int] | None = None
+    form: Annotated[Schema, BeforeValidator(_schema)] | None = Field(None, alias="inputs")
     sites: tuple[str, ...] = Field(min_length=1)
 
     @field_validator("classes", "sites")
@@ -34,17 +42,26 @@ class FederationTable(BaseModel):
             raise ValueError("names are not unique")
         return names
 
+    @field_validator("image_shape")
+    @classmethod
+    def _positive(cls, shape: tuple[int, int, int] | None) -> tuple[int, int, int] | None:
+        if shape is not None and (min(shape) < 1 or shape[0] > 4):
+            raise ValueError("not an image shape; expected [channels, height, width]")
+        return shape
+
+    @model_validator(mode="after")
+    def _one_form(self) -> FederationTable:
+        if (self.image_shape is None) == (self.form is None):
+            raise ValueError("expected either image_shape, or the table [federation.inputs] for other kinds of data")
+        return self
+
     @property
     def inputs(self) -> Schema:
         """The form of the samples at every site."""
+        if self.form is not None:
+            return self.form
+        assert self.image_shape is not None  # checked above
         return image_schema(*self.image_shape)
-
-    @field_validator("image_shape")
-    @classmethod
-    def _positive(cls, shape: tuple[int, int, int]) -> tuple[int, int, int]:
-        if min(shape) < 1 or shape[0] > 4:
-            raise ValueError("not an image shape; expected [channels, height, width]")
-        return shape
 
 
 @dataclass(frozen=True)
@@ -56,7 +73,7 @@ class Coordinator:
 
     @property
     def setup(self) -> Setup:
-        """The server's setup: it has the federation's classes and image shape, but no data."""
+        """The server's setup: it has the federation's classes and form of samples, but no data."""
         import numpy as np
 
         from fedl2g.datasets import Dataset, Partition
@@ -94,14 +111,15 @@ def read_coordinator(path: Path) -> Coordinator:
         first = error.errors()[0]
         where = ".".join(map(str, ("federation", *first["loc"])))
         raise SettingError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
-    for fixed in ("dataset", "partition", "clients", "samples", "image_size"):
+    for fixed in ("dataset", "partition", "clients", "samples", "image_size", "label", "text", "ignore"):
         if fixed in settings:
             raise SettingError(
                 f"{path}: {fixed}: not allowed in a deployment, where each site has its own data; remove it"
             )
     # A site stores its last two rounds only: the server must not resume from an older one.
     execution = {**settings.pop("execution", {}), "engine": "flower", "checkpoint_every": 1}
-    given = {"models": "small_cnn", **settings, "dataset": SITES, "partition": "iid", "clients": len(table.sites)}
+    server = GROUPS[GROUP_OF_KIND[table.inputs.kind]][0]  # of its network, if the method has one
+    given = {"models": server, **settings, "dataset": SITES, "partition": "iid", "clients": len(table.sites)}
     experiment = Experiment(**given, execution=execution)
     if experiment.layout == "auto":
         raise SettingError(

@@ -10,6 +10,7 @@ from fedl2g.errors import SettingError
 
 if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
+    from fedl2g.schema import Schema
 
 _MB = 2**20
 
@@ -38,7 +39,7 @@ class Limits(BaseModel):
     def maximum_bytes(self) -> int:
         return int(self.megabytes * _MB)
 
-    def check(self, experiment: Experiment, image_shape: tuple[int, int, int]) -> None:
+    def check(self, experiment: Experiment, inputs: Schema) -> None:
         """Raise SettingError if an experiment asks for more than this site allows."""
         if experiment.method.name not in self.methods:
             raise _refusal("methods", experiment.method.name, ", ".join(self.methods))
@@ -46,8 +47,9 @@ class Limits(BaseModel):
             raise _refusal("rounds", experiment.rounds, f"at most {self.rounds}")
         if experiment.local_epochs > self.epochs:
             raise _refusal("epochs", experiment.local_epochs, f"at most {self.epochs}")
-        if any(asked > most for asked, most in zip(image_shape, self.image_shape, strict=True)):
-            raise _refusal("image-shape", list(image_shape), f"at most {self.image_shape}")
+        # Only images are resized to what the coordinator asks for; other data has the shape that the site gave it.
+        if inputs.kind == "image" and any(a > most for a, most in zip(inputs.shape, self.image_shape, strict=True)):
+            raise _refusal("image-shape", list(inputs.shape), f"at most {self.image_shape}")
 
     def check_runs(self, stored: int) -> None:
         """Raise SettingError if a new run would be one too many."""

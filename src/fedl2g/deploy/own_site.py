@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedl2g.datasets import Dataset, Partition, load_dataset, make_partition
+from fedl2g.datasets.tables import Roles, listed
 from fedl2g.deploy.site_file import SiteFile
 from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.node import Node
@@ -85,7 +86,10 @@ def load_data(file: SiteFile, classes: tuple[str, ...], inputs: Schema) -> Datas
     function = is_reference(file.data) and not file.path(file.data).exists()
     size = inputs.shape[1] if inputs.kind == "image" and inputs.shape[1] == inputs.shape[2] else None
     found = load_dataset(
-        file.data if function else str(file.path(file.data)), image_size=size, data_dir=file.path(file.store) / "data"
+        file.data if function else str(file.path(file.data)),
+        image_size=size,
+        data_dir=file.path(file.store) / "data",
+        roles=Roles(file.label, listed(file.text), inputs=inputs),
     )
     if found.schema != inputs:
         raise DataError(f"data: {file.data} holds {found.schema}; expected {inputs}")
@@ -116,6 +120,7 @@ def own_site(file: SiteFile, experiment: Experiment, dataset: Dataset) -> Setup:
         classes=dataset.classes,
         seed=experiment.choices.partition_seed,
         test_fraction=experiment.test_fraction,
+        split=dataset.split,
     )
     empty = np.empty(0, dtype=np.int64)
     held = [split if client == file.client_id else None for client in range(experiment.clients)]

@@ -43,6 +43,10 @@ class SiteFile(BaseModel):
     name: str
     model: str
     data: str
+    label: str | None = None
+    """The column of a table with the labels."""
+    text: str | None = None
+    """The columns with the texts, separated by commas."""
     split: Path | None = None
     code: Path = Path(".")
     store: Path = Path("store")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -12,8 +11,11 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 from fedl2g.engines import wire
-from fedl2g.interrupts import process_ended, start_process
+from fedl2g.interrupts import SIGNALS, process_ended, start_process
 from fedl2g.payload import Payload
+
+# First of all, before seconds of imports, it sees to it that it ends with this process.
+_START = "from fedl2g import interrupts; interrupts.end_with_parent(); from fedl2g.engines.worker import main; main()"
 
 
 class WorkerProcess:
@@ -24,9 +26,9 @@ class WorkerProcess:
         self.busy = False
         ours, theirs = socket.socketpair()
         self._process = start_process(
-            [sys.executable, "-m", "fedl2g.engines.worker", str(theirs.fileno())],
+            [sys.executable, "-c", _START, str(theirs.fileno())],
             first=None,  # it finishes the round
-            second=signal.SIGKILL,
+            blocked=SIGNALS,
             pass_fds=[theirs.fileno()],
             env={**os.environ, "PYTHONPATH": self.import_path},
             stdin=subprocess.DEVNULL,

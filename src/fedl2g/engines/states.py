@@ -10,7 +10,6 @@ import errno
 import os
 import re
 import shutil
-import tempfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from fedl2g.files import replacing
 from fedl2g.folder import GIB, MIB
+from fedl2g.temporary import remove_folder, temporary_folder
 
 State = dict[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
@@ -130,7 +130,7 @@ class StateStore:
         self._writing.clear()
         self._known.clear()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_folder(self._folder)
             self._folder = None
 
     close = clear
@@ -162,7 +162,7 @@ class StateStore:
     def _file(self, client: int) -> Path:
         if self._folder is None:
             if self._requested is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="fedl2g-states-"))
+                self._folder = temporary_folder("states")
             else:
                 self._requested.mkdir(parents=True, exist_ok=True)
                 self._folder = self._requested

@@ -83,7 +83,3 @@ class _WorkerHost:
                     raise RunError(reason_of(error)) from error
             case "restore":
                 host.restore(Path(header["directory"]) if header["directory"] else None, self.clients)
-
-
-if __name__ == "__main__":
-    main()

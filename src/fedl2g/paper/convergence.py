@@ -294,5 +294,7 @@ _LIMIT = 64 * MIB
 
 def read_convergence(path: Path) -> ConvergenceStudy:
     """A study as `run_convergence` wrote it; OSError, ValueError, TypeError or KeyError if there is none."""
-    values = read_sealed(Folder(path.parent), path.name, limit=_LIMIT, remedy="`fedl2g paper run convergence` writes it again")
+    values = read_sealed(
+        Folder(path.parent), path.name, limit=_LIMIT, remedy="`fedl2g paper run convergence` writes it again"
+    )
     return ConvergenceStudy(tuple(map(Convergence.from_json, values["runs"])), tuple(values["epsilons"]))

@@ -8,7 +8,7 @@ it is part of the method or leaves a client.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,10 @@ from fedl2g.report.series import number
 if TYPE_CHECKING:
     import torch
 
-    from fedl2g.engines.host import Host
+    from fedl2g.methods.base import AnyClientHalf
     from fedl2g.payload import Payload
+    from fedl2g.runs.checkpoint import Checkpoint
+    from fedl2g.setup import Setup
 
 _log = logging.getLogger(__name__)
 MAX_FEATURES = 400
@@ -111,7 +113,6 @@ def _vectors(run: Run) -> _Vectors | None:
     import torch
     from safetensors import SafetensorError
 
-    from fedl2g.engines.host import Host
     from fedl2g.methods.registry import get_method
     from fedl2g.process import one_thread
     from fedl2g.runs.checkpoint import newest
@@ -131,16 +132,11 @@ def _vectors(run: Run) -> _Vectors | None:
         if set(sent) != {"ids", "rows"} or sent["rows"].shape[1] not in (setup.task.feature_dim, setup.task.classes):
             return None
         column = 0 if sent["rows"].shape[1] == setup.task.feature_dim else 1  # of a network's (features, logits)
-        host = Host(setup, torch.device("cpu"))
-        try:
-            with one_thread(), torch.no_grad():
-                host.restore(checkpoint.path)
-                features, owners = _features(host, experiment.clients, column)
-                by_class = {PROTOTYPE: sent}
-                if _guided(run):
-                    by_class = {PROTOTYPE: _prototypes(host, experiment.clients, column), GUIDE: sent}
-        finally:
-            host.close()  # removes the clients' weights from the disk
+        with one_thread(), torch.no_grad():
+            features, owners = _features(_halves(setup, checkpoint), experiment.clients, column)
+            by_class = {PROTOTYPE: sent}
+            if _guided(run):
+                by_class = {PROTOTYPE: _prototypes(_halves(setup, checkpoint), column), GUIDE: sent}
     except (FedL2GError, OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         # An incompatible or damaged checkpoint: the report does without this figure.
         _log.warning("t-SNE: left out (%s)", error)
@@ -154,15 +150,28 @@ def _guided(run: Run) -> bool:
     return traits is not None and traits.vectors == "guiding gradients"
 
 
-def _prototypes(host: Host, clients: int, column: int) -> Payload:
+def _halves(setup: Setup, checkpoint: Checkpoint) -> Iterator[AnyClientHalf]:
+    """The clients as in the checkpoint, one at a time in memory: nothing of them is written anywhere."""
+    import torch
+
+    from fedl2g.engines.host import Host
+
+    for client in range(setup.experiment.clients):
+        host = Host(setup, torch.device("cpu"))
+        if (state := checkpoint.client(client)) is not None:
+            host.load_state(client, state)
+        half = host.half(client)
+        half.model.eval()
+        yield half
+
+
+def _prototypes(halves: Iterable[AnyClientHalf], column: int) -> Payload:
     """The global prototypes: each client's means over its training samples, and their uniform mean by class."""
     from fedl2g.methods.class_means import ClassMeans
     from fedl2g.payload import class_vectors, mean_by_class
 
     own = []
-    for client in range(clients):
-        half = host.half(client)
-        half.model.eval()
+    for half in halves:
         task = half.client.task
         means = ClassMeans(half.client, (task.feature_dim, task.classes)[column])
         for x, y in half.client.train_set.batches(BATCH):
@@ -171,14 +180,12 @@ def _prototypes(host: Host, clients: int, column: int) -> Payload:
     return class_vectors(*mean_by_class(own))
 
 
-def _features(host: Host, clients: int, column: int) -> tuple[torch.Tensor, list[tuple[int, int]]]:
+def _features(halves: Iterable[AnyClientHalf], clients: int, column: int) -> tuple[torch.Tensor, list[tuple[int, int]]]:
     """Features (or logits) of some test samples of each client, and the (class, client) of each."""
     import torch
 
     features, owners = [], []
-    for client in range(clients):
-        half = host.half(client)
-        half.model.eval()
+    for client, half in enumerate(halves):
         test_set = half.client.test_set
         chosen = torch.arange(0, len(test_set), max(1, len(test_set) * clients // MAX_FEATURES))
         for x, y in test_set.subset(chosen).batches(BATCH):

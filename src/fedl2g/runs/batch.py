@@ -108,14 +108,25 @@ def _run_in_subprocess(path: Path, experiment: Experiment) -> RunResult:
         return run(experiment, path)  # already finished: no subprocess needed
     if interrupted():
         raise Interrupted(GO_ON)
-    with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:  # without a name: nothing is left of it
         file.write(experiment.to_toml())
-        file.flush()
+        file.seek(0)
         plugins = [argument for plugin in loaded_plugins() for argument in ("--plugin", plugin)]
         process = start_process(
-            [sys.executable, "-m", "fedl2g", "run", file.name, "--out", str(path), "--json", "--quiet", *plugins],
+            [
+                sys.executable,
+                "-m",
+                "fedl2g",
+                "run",
+                f"/dev/fd/{file.fileno()}",
+                "--out",
+                str(path),
+                "--json",
+                "--quiet",
+                *plugins,
+            ],
             first=signal.SIGTERM,  # it finishes its round
-            second=signal.SIGTERM,
+            pass_fds=[file.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import IO, Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -31,7 +33,36 @@ class PlainConsole(Console):
 
 def progress_console(quiet: bool = False) -> Console:
     """A console on stderr; lines are not wrapped when stderr is not a terminal."""
-    return PlainConsole(stderr=True, quiet=quiet, width=None if sys.stderr.isatty() else 200)
+    console = PlainConsole(stderr=True, quiet=quiet, width=None if sys.stderr.isatty() else 200)
+    if console.is_terminal and not console.is_jupyter:
+        console.file = cast("IO[str]", _Terminal(sys.stderr))
+    return console
+
+
+class _Terminal(io.TextIOBase):
+    """A terminal that may be closed at any time: a run goes on, and ends in order, without anybody who looks on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 class StatusLine:

@@ -16,8 +16,8 @@ from fedl2g.watch.pace import Pace
 MOST_PLANS = 6
 _RUNNING = "\N{BLACK RIGHT-POINTING TRIANGLE}"
 _ABOUT = (
-    f"Finished: the best accuracy in %. Running ({_RUNNING}) and interrupted (dashed): the rounds that are done. To come: "
-    "\N{MIDDLE DOT}"
+    f"Finished: the best accuracy in %. Running ({_RUNNING}) and interrupted (dashed): the rounds that are done. "
+    "To come: \N{MIDDLE DOT}"
 )
 
 

@@ -7,9 +7,13 @@ a deployment.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import secrets
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -19,23 +23,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-import ray
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
+from fedl2g.engines.flower import cleanup
 from fedl2g.engines.flower.actor import client_app, write_setup
 from fedl2g.engines.flower.engine import GridEngine
 from fedl2g.engines.flower.store import NodeStore, TrainedRound
 from fedl2g.engines.flower.terms import Clock, Terms
 from fedl2g.engines.states import client_file, client_files, read_state, write_state
 from fedl2g.errors import RunError
-from fedl2g.interrupts import before_the_end
+from fedl2g.interrupts import SIGNALS
 from fedl2g.setup import Setup
+from fedl2g.temporary import remove_folder, temporary_folder
 
 # All clients are on this machine: a refusal is an error of the run itself, and a retry would give the same unusable
 # reply. Twelve attempts take two minutes, enough for a dead actor to be restarted.
 SIMULATION = Terms(poll_seconds=0.02, first_pause=0.2, attempts=12, refusal_ends_run=True, retries=False)
+_LONGEST_BASE = 20  # characters: the path of a socket has 107 at most, and Ray's own names take most of them
 
 
 def open_simulation(setup: Setup) -> SimulationEngine:
@@ -89,7 +95,8 @@ class Simulation:
         self.nodes = nodes
         self.workers = min(workers, nodes)
         self.error: BaseException | None = None  # what ended the simulation before it was closed
-        self.root = Path(tempfile.mkdtemp(prefix="fedl2g-flower-"))
+        self.root = _folder()
+        self._cleanup = _start_cleanup(self.root)
         self._started: queue.Queue[Grid | BaseException] = queue.Queue()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flower simulation", daemon=True)
@@ -105,6 +112,8 @@ class Simulation:
         self.grid: Grid = grid
 
     def _run(self) -> None:
+        # Ray's processes inherit the mask: a signal to all processes asks this one alone for an orderly end.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         logging.getLogger("flwr").setLevel(logging.ERROR)
         server = ServerApp()
 
@@ -120,12 +129,12 @@ class Simulation:
                 "include_dashboard": False,
                 "logging_level": logging.ERROR,
                 "_node_ip_address": "127.0.0.1",
+                "_temp_dir": str(self.root / "ray"),
             },
             "client_resources": resources,
         }
         try:
-            with before_the_end(_end_ray):
-                run_simulation(server, client_app(self.root), self.nodes, backend_config=backend)  # type: ignore[arg-type]
+            run_simulation(server, client_app(self.root), self.nodes, backend_config=backend)  # type: ignore[arg-type]
         except BaseException as error:
             self.error = error
             self._started.put(error)  # unblocks the constructor
@@ -134,14 +143,26 @@ class Simulation:
         """Stop the simulation and delete its clients."""
         self._closing.set()
         self._thread.join(timeout=60)
-        shutil.rmtree(self.root, ignore_errors=True)
+        self._cleanup.communicate()
+        remove_folder(self.root)
 
 
-def _end_ray() -> None:
-    """End Ray's processes, which notice only after minutes that this one is gone; for two seconds at most."""
-    ending = threading.Thread(target=ray.shutdown, daemon=True)
-    ending.start()
-    ending.join(timeout=2)
+def _folder() -> Path:
+    """A folder for the clients' stores and Ray's files; Ray's sockets below it leave little room for its name."""
+    base = tempfile.gettempdir()
+    return temporary_folder("flower", Path(base if len(base) <= _LONGEST_BASE else "/tmp"))
+
+
+def _start_cleanup(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the process that cleans up after this one (cleanup.py); to close its standard input is the word for it."""
+    command = [sys.executable, "-I", cleanup.__file__, str(folder), str(os.getpid())]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 class SimulationEngine(GridEngine):
