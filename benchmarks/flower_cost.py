@@ -58,7 +58,7 @@ def sizes() -> None:
         host = Host(at, resolve_device("cpu"))
         broadcast = server.broadcast(1)
         reply = host.train(0, 1, broadcast)
-        asked = messages.Request("r" * 16, at.experiment, at.dataset.class_names, at.task.image_shape, 1, broadcast)
+        asked = messages.Request("r" * 16, at.experiment, at.dataset.class_names, at.dataset.schema, 1, broadcast)
         request = wire_bytes(messages.pack_request(asked))
         answer = wire_bytes(messages.pack_reply("r" * 16, 1, reply))
         print(f"| {method} | {nbytes(broadcast):,} | {request:,} | {nbytes(reply.payload):,} | {answer:,} |")

@@ -19,10 +19,11 @@ from typing import Any
 from fedl2g.errors import SettingError
 
 _IDENTIFIER = r"[^\W\d]\w*"
+_INSTALLED = ("hf", "timm", "torchvision")  # what they name comes from one installed package, never from a file
 _PATTERN = re.compile(
-    rf"(?P<module>{_IDENTIFIER}(\.{_IDENTIFIER})*):(?P<name>{_IDENTIFIER})(#(?P<attribute>{_IDENTIFIER}(\.{_IDENTIFIER})*))?"
+    rf"(?!({'|'.join(_INSTALLED)}):)(?P<module>{_IDENTIFIER}(\.{_IDENTIFIER})*):(?P<name>{_IDENTIFIER})(#(?P<attribute>{_IDENTIFIER}(\.{_IDENTIFIER})*))?"
 )
-_NEVER_CODE = frozenset({"partition"})  # "file:parts" is a file
+_NEVER_CODE = frozenset({"partition", "label", "text", "ignore"})  # "file:parts" is a file; a column has any name
 _plugins: list[str] = []
 
 

@@ -18,9 +18,9 @@ from fedl2g.experiment import Experiment
 from fedl2g.learning.client import Task
 from fedl2g.learning.devices import resolve_device
 from fedl2g.methods.registry import get_method
-from fedl2g.models.catalog import check_kind
+from fedl2g.models.catalog import check_kind, is_architecture
 from fedl2g.models.size import smallest
-from fedl2g.references import is_reference, load_plugin, loaded_plugins
+from fedl2g.references import load_plugin, loaded_plugins
 from fedl2g.schema import Schema
 
 Progress = Callable[[str, int, int | None], None]
@@ -98,7 +98,7 @@ class Setup:
         named = [*self.experiment.architectures, self.experiment.auxiliary or ""]
         for name in dict.fromkeys(named):
             check_kind(name, self.dataset.schema.kind)
-            if is_reference(name):
+            if name and not is_architecture(name):
                 self.task.build(name, "check")
 
     def _check_training(self, device: torch.device) -> None:

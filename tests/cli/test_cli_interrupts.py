@@ -45,7 +45,7 @@ class Pressed:
         os.killpg(self.process.pid, signal.SIGINT)
 
     def line(self) -> tuple[str, float]:
-        """The next line of ours on stderr, where Ray writes too, and how long it took."""
+        """The next line of ours on stderr, and how long it took."""
         assert self.process.stderr is not None
         start = time.monotonic()
         text = "-"
@@ -67,7 +67,7 @@ class Pressed:
         code, _ = self.end(5)
         assert code == 130
         ended = time.monotonic()
-        while self.children():  # Ray's processes notice by themselves that their parent is gone
+        while self.children():  # they notice by themselves that their parent is gone
             assert time.monotonic() - ended < 10
             time.sleep(0.05)
 

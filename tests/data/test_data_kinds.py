@@ -68,10 +68,10 @@ def test_groups_a_split_and_a_named_kind_come_along(tmp_path: Path) -> None:
     ("arrays", "words"),
     [
         ({"inputs": np.zeros((4, 3, 5)), "images": np.zeros((4, 3, 5))}, "both 'images' and 'inputs'"),
-        ({"inputs": np.zeros((4, 3, 5)), "kind": "sound"}, "its kind is 'sound'; expected one of image, signal"),
+        ({"inputs": np.zeros((4, 3, 5)), "kind": "sound"}, "its kind is 'sound'; known: image, signal"),
         ({"inputs": np.full((4, 3, 5), np.nan)}, "signals have values that are missing"),
         ({"inputs": np.full((4, 3), np.inf)}, "infinite numbers"),
-        ({"inputs": np.zeros((4, 3)), "columns": ["a"]}, "1 names for 3 columns"),
+        ({"inputs": np.zeros((4, 3)), "columns": ["a"]}, "it has the names a for 3 columns"),
         ({"inputs": np.zeros((4, 3), int), "kind": "text"}, "no token id"),
         ({"inputs": np.zeros((4, 3)), "split": ["train", "test", "train", "later"]}, "split has 'later'"),
         ({"inputs": np.zeros((4, 3)), "split": ["train"]}, "its split is of shape"),
@@ -158,7 +158,7 @@ def test_texts_of_a_column_are_hashed_tokens(tmp_path: Path) -> None:
     assert tokens_of("Good news! a") == ["good", "news", "!", "a"]
     assert dataset.inputs[0].tolist() == [token_id(word) for word in ("good", "news", "!", "a")]
     assert dataset.inputs[2].tolist() == [token_id("c"), 0, 0, 0]
-    assert token_id("good") == 10617  # the same on every machine
+    assert token_id("good") == 3611  # the same on every machine
     assert len(tokens_of("word " * 1000)) == MAX_TOKENS
     stored = torch.from_numpy(np.array(dataset.inputs))
     prepare = preparation(dataset, stored.dtype, torch.float32)

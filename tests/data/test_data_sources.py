@@ -21,11 +21,11 @@ from torchvision.transforms import Resize
 
 from fedl2g.datasets import Dataset, dataset_names, describe_datasets, load_dataset
 from fedl2g.datasets import loading as loading_module
-from fedl2g.datasets.dataset import Content
+from fedl2g.datasets.dataset import SIDES, Content
 from fedl2g.datasets.download import RemoteFile
 from fedl2g.datasets.kinds import NAMED
+from fedl2g.datasets.named import CATALOG
 from fedl2g.datasets.named_images import (
-    CATALOG,
     DOMAINNET_DOMAINS,
     read_cifar10,
     read_cifar100,
@@ -33,7 +33,9 @@ from fedl2g.datasets.named_images import (
     read_flowers102,
     read_tiny_imagenet,
 )
+from fedl2g.datasets.tables import Roles
 from fedl2g.errors import DataError, SettingError
+from fedl2g.schema import image_schema
 
 
 def pixels_of(content: Content) -> np.ndarray:
@@ -432,11 +434,49 @@ class TestFolder:
         with pytest.raises(DataError, match=r"2\.png: cannot be read"):
             load_dataset(name, data_dir=tmp_path / "cache")
 
-    def test_a_16_bit_image_is_refused_rather_than_clipped(self, tmp_path: Path) -> None:
-        deep = io.BytesIO()
-        Image.fromarray(np.full((8, 8), 40000, np.uint16)).save(deep, "PNG")
-        with pytest.raises(DataError, match="more than 8 bits"):
-            load_dataset(self.make(tmp_path / "scans", {"x/1.png": deep.getvalue()}), data_dir=tmp_path / "cache")
+    def test_images_keep_their_channels(self, tmp_path: Path) -> None:
+        """Grey ones have one channel, unless one of them is in colour; the number that a federation expects counts."""
+        ramp = np.arange(64, dtype=np.uint8).reshape(8, 8)
+        grey, colour = png(Image.fromarray(ramp)), png(Image.fromarray(np.stack([ramp, ramp + 1, ramp + 2], axis=-1)))
+        folder = self.make(tmp_path / "grey", {"x/1.png": grey, "y/2.png": grey})
+        found = load_dataset(folder, image_size=8, data_dir=tmp_path / "cache")
+        assert found.shape == (1, 8, 8)
+        np.testing.assert_array_equal(found.inputs[0, 0], ramp)
+        in_colour = Roles(inputs=image_schema(3, 8, 8))
+        wide = load_dataset(folder, image_size=8, data_dir=tmp_path / "cache", roles=in_colour)
+        np.testing.assert_array_equal(wide.inputs[0], np.stack([ramp] * 3))
+        mixed = self.make(tmp_path / "mixed", {"x/1.png": grey, "y/2.png": colour})
+        assert load_dataset(mixed, image_size=8, data_dir=tmp_path / "cache").shape == (3, 8, 8)
+
+    def test_16_bit_images_keep_their_depth(self, tmp_path: Path) -> None:
+        deep = np.array([[0, 40000], [65535, 257]], np.uint16)
+        folder = self.make(tmp_path / "scans", {"x/1.png": png(Image.fromarray(deep))})
+        found = load_dataset(folder, image_size=2, data_dir=tmp_path / "cache")
+        assert (found.shape, found.inputs.dtype) == ((1, 2, 2), np.uint16)
+        np.testing.assert_array_equal(found.inputs[0, 0], deep)
+        even = self.make(tmp_path / "even", {"x/1.png": png(Image.fromarray(np.full((9, 7), 40000, np.uint16)))})
+        scaled = load_dataset(even, image_size=4, data_dir=tmp_path / "cache")
+        assert (scaled.inputs == 40000).all()
+        (tmp_path / "scans" / "x" / "2.png").write_bytes(png(Image.new("L", (2, 2))))
+        with pytest.raises(DataError, match=r"x/1.png: the image has 16 bits per channel, but .*x/2.png has 8"):
+            load_dataset(folder, image_size=2, data_dir=tmp_path / "cache")
+
+    def test_train_and_test_folders_are_a_split(self, tmp_path: Path) -> None:
+        red, blue = picture((255, 0, 0)), picture((0, 0, 255))
+        files = {"train/a/1.png": red, "train/b/2.png": blue, "test/a/3.png": red, "val/b/4.png": blue}
+        found = load_dataset(self.make(tmp_path / "given", files), image_size=8, data_dir=tmp_path / "cache")
+        assert (found.class_names, found.groups) == (("a", "b"), None)
+        assert found.split is not None
+        assert [SIDES[side] for side in found.split] == ["test", "train", "train", "validation"]
+        domains = {f"{side}/{domain}/a/1.png": red for side in ("train", "test") for domain in ("ink", "photo")}
+        found = load_dataset(self.make(tmp_path / "domains", domains), image_size=8, data_dir=tmp_path / "cache")
+        assert (found.class_names, found.group_names) == (("a",), ("ink", "photo"))
+        classes = self.make(tmp_path / "classes", {"train/1.png": red, "test/2.png": blue})
+        found = load_dataset(classes, image_size=8, data_dir=tmp_path / "cache")
+        assert (found.class_names, found.split) == (("test", "train"), None)
+        untested = self.make(tmp_path / "untested", {"train/a/1.png": red, "val/a/2.png": red})
+        with pytest.raises(DataError, match="its split has no test samples; expected train and test"):
+            load_dataset(untested, image_size=8, data_dir=tmp_path / "cache")
 
 
 class TestFunction:
@@ -484,6 +524,6 @@ def test_an_unknown_dataset_is_refused_with_the_nearest_name(tmp_path: Path, nam
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "data.csv").write_text("1,2")
-    with pytest.raises(DataError, match=r"expected an \.npz file or a folder"):
-        load_dataset(str(tmp_path / "data.csv"), data_dir=tmp_path)
+    (tmp_path / "data.mat").write_text("1,2")
+    with pytest.raises(DataError, match=r"expected an \.npz, CSV or parquet file or a folder of images"):
+        load_dataset(str(tmp_path / "data.mat"), data_dir=tmp_path)

@@ -46,6 +46,6 @@ def _opener(root: Path, clock: FakeClock, terms: Terms) -> Open:
 
     def open_engine(setup: Setup) -> tuple[SimulationEngine, FakeSimulation]:
         fake = FakeSimulation(root / "stores", setup.experiment.clients, clock)
-        return SimulationEngine(fake, setup, owns=False, terms=terms, clock=clock), fake
+        return SimulationEngine(fake, setup, terms=terms, clock=clock), fake
 
     return open_engine

@@ -10,17 +10,17 @@ from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedl2g.deploy.keys import public_pem, write_key_pair
 from fedl2g.deploy.registered import bind_key
 from fedl2g.engines.flower import identity
 from fedl2g.engines.flower.actor import client_app
+from fedl2g.engines.flower.internals import take_identity
 from fedl2g.engines.flower.terms import Terms
 from fedl2g.experiment import Experiment
 from fedl2g.setup import Setup, prepare
 
-TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+take_identity()
 
 QUICK = Terms(poll_seconds=0.005, first_pause=0.01)  # those of a deployment, in short
 NODE_UNAVAILABLE = 5
@@ -97,7 +97,7 @@ class FakeGrid:
         sent = []
         for request in requests:
             name = f"message-{next(self._ids)}"
-            request.metadata.__dict__["_message_id"] = name
+            request.metadata.__dict__["_message_id"] = name  # as Flower does, for its own constructor of replies
             node = self.nodes[request.metadata.dst_node_id]
             node.received.append(request.metadata.message_type)
             reply = Message(Error(NODE_UNAVAILABLE, "gone"), reply_to=request) if node.gone else node.handle(request)
@@ -144,7 +144,6 @@ class FakeSimulation:
     def __init__(self, root: Path, clients: int, clock: FakeClock) -> None:
         self.root = root
         self.workers = clients
-        self.error: BaseException | None = None
         self.grid: Any = FakeGrid({100 + client: FakeNode(honest(root, client)) for client in range(clients)}, clock)
 
     def close(self) -> None:

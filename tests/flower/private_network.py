@@ -1,4 +1,4 @@
-"""Runs a test's processes where nobody else can reach them: Ray listens on all interfaces."""
+"""Runs a test's processes where nobody else can reach them: a SuperLink's processes listen."""
 
 from __future__ import annotations
 

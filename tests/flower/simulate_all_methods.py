@@ -1,6 +1,6 @@
-"""Every method inline and on Flower's simulation, with each setting that crosses the package.
+"""Every method inline and on the simulated nodes, with each setting that crosses the package.
 
-Ray is started once. Prints what differs as JSON; run by a test.
+The processes are shared by all runs. Prints what differs as JSON; run by a test.
 """
 
 from __future__ import annotations
@@ -63,21 +63,13 @@ class Stop(Observer):
             federation.stop("interrupted")
 
 
-class KillActor(Observer):
-    """Kills one of Ray's actors, where clients are served, after a round."""
+class KillProcess(Observer):
+    """Kills one of the processes that serve the nodes, after a round."""
 
     def on_round(self, federation: Federation, record: RoundRecord) -> None:
         if record.round == 1:
-            actors = [p for p in Path("/proc").glob("[0-9]*") if b"ray::ClientAppActor" in _command(p)]
-            assert actors, "no actor found"
-            os.kill(int(actors[0].name), signal.SIGKILL)
-
-
-def _command(process: Path) -> bytes:
-    try:
-        return (process / "cmdline").read_bytes()
-    except OSError:
-        return b""
+            engine: Any = federation.engine
+            os.kill(engine.simulation.grid.pids[0], signal.SIGKILL)
 
 
 def experiment(method: str, engine: str, /, **more: Any) -> Experiment:
@@ -120,14 +112,15 @@ def happenings(path: Path) -> list[str]:
 
 def main(out: Path) -> None:
     require_flower()
-    from fedl2g.engines.flower.simulation import shared_simulation
+    from fedl2g.engines.processes import WorkerPool, shared_workers
 
     found: dict[str, list[str]] = {}
     for method in method_names():
         run(experiment(method, "inline"), out / f"{method}-inline")
     for world, settings in WORLDS.items():
         run(experiment("feddistill", "inline", **settings), out / f"{world}-inline")
-    with shared_simulation(CLIENTS, workers=2):
+    pool = WorkerPool()
+    with shared_workers(pool):
         for method in method_names():
             run(experiment(method, "flower"), out / f"{method}-flower")
             found[method] = differences(out / f"{method}-flower", out / f"{method}-inline")
@@ -148,10 +141,11 @@ def main(out: Path) -> None:
                 resume(path, execution={"engine": second})
             found[path.name] = differences(path, out / "fedmrl-inline")
         try:
-            run(experiment("fedproto", "flower"), out / "killed", [KillActor()])
-            found["killed actor"] = differences(out / "killed", out / "fedproto-inline")
+            run(experiment("fedproto", "flower"), out / "killed", [KillProcess()])
+            found["killed process"] = differences(out / "killed", out / "fedproto-inline")
         except FedL2GError as error:  # must not hide what all the others found
-            found["killed actor"] = [str(error)]
+            found["killed process"] = [str(error)]
+    pool.close()
     sys.stdout.write("RESULT " + json.dumps(found) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""The engine over a grid: deadlines, minimum replies, lost nodes, simulated failures; no Ray, no network."""
+"""The engine over a grid: deadlines, minimum replies, lost nodes, simulated failures; no process, no network."""
 
 from __future__ import annotations
 
@@ -141,14 +141,14 @@ def test_in_a_simulation_nothing_but_nan_is_divergence(simulated: Open) -> None:
 
 
 def restarting(clock: FakeClock, handle: Handler, seconds: float) -> Handler:
-    """A node whose actor is being started again for some time, as Ray says it."""
+    """A node whose process is being started again for some time."""
     return lambda request: (
-        Message(Error(0, "The actor is restarting"), reply_to=request) if clock.now < seconds else handle(request)
+        Message(Error(0, "The process is restarting"), reply_to=request) if clock.now < seconds else handle(request)
     )
 
 
 @pytest.mark.parametrize("seconds", [30, 600])
-def test_in_a_simulation_a_restarting_actor_is_waited_for_but_not_forever(
+def test_in_a_simulation_a_restarting_process_is_waited_for_but_not_forever(
     seconds: float, simulated: Open, clock: FakeClock
 ) -> None:
     setup = tiny_setup(rounds=2)
@@ -161,16 +161,6 @@ def test_in_a_simulation_a_restarting_actor_is_waited_for_but_not_forever(
     else:
         with pytest.raises(RunError, match=r"client 1: failed 12 times in a row; .* restarting"):
             train(engine, 2)
-
-
-def test_when_flower_itself_has_ended_nobody_is_waited_for(simulated: Open, clock: FakeClock) -> None:
-    setup = tiny_setup()
-    engine, fake = simulated(setup)
-    fake.grid.nodes.clear()
-    fake.error = OSError("no space left")
-    with pytest.raises(RunError, match="simulation ended: no space left"):
-        train(engine)
-    assert clock.now < 1
 
 
 def test_in_a_simulation_a_reply_that_is_too_large_ends_the_run_at_once(simulated: Open, clock: FakeClock) -> None:

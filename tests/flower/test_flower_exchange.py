@@ -131,6 +131,27 @@ def test_a_node_that_fails_to_say_who_it_is_is_asked_again(world: World) -> None
     assert world.nodes[1] == 101
 
 
+def test_a_node_whose_introduction_always_fails_is_given_up_until_it_is_restarted(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.node(1).handle = lambda request: Message(Error(8, "no file\x1b[2J"), reply_to=request)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(200):
+            world.meet()
+            world.clock.sleep(1)
+    assert world.node(1).received == ["query"] * QUICK.introductions
+    assert world.nodes.rejected == {101}
+    assert [line for line in caplog.messages if "given up" in line] == [
+        "node 101 is given up: it failed 10 times to say which client it is (no file [2J); restart its site"
+    ]
+    assert {world.nodes[client] for client in (0, 2)} == {100, 102}
+    world.node(1).started, world.node(1).handle = "twice", answering(1)
+    assert world.nodes.restarted(waiting=False) == {101}
+    world.clock.sleep(1)
+    world.meet()
+    assert world.nodes[1] == 101
+
+
 def test_a_restart_is_seen_until_the_node_gets_a_message_again(world: World) -> None:
     world.meet()
     world.node(1).started = "twice"
@@ -328,12 +349,3 @@ def test_without_retries_too_few_usable_answers_end_the_run(world: World) -> Non
     world.says(1, spoiled())
     with pytest.raises(RunError, match=r"^client 1: it is spoiled$"):
         list(world.exchange(Limits(minimum=3), replace(QUICK, retries=False)).answers())
-
-
-def test_nobody_is_asked_on_a_grid_that_can_never_answer(world: World) -> None:
-    def ended() -> None:
-        raise RunError("it ended")
-
-    with pytest.raises(RunError, match="it ended"):
-        list(world.exchange(terms=replace(QUICK, ensure_reachable=ended)).answers())
-    assert world.node(0).received == []

@@ -1,4 +1,4 @@
-"""Hostile and broken answers: refused, recorded, and the run goes on as the settings say; no Ray, no network."""
+"""Hostile and broken answers: refused, recorded, and the run goes on as the settings say; no process, no network."""
 
 from __future__ import annotations
 

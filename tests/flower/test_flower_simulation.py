@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What differs between the engines, of all runs made in one process with one start of Ray."""
+    """What differs between the engines, of all runs made in one process, whose processes for the nodes are shared."""
     out = tmp_path_factory.mktemp("flower")
     done = run_script(Path(__file__).parent / "simulate_all_methods.py", str(out), timeout=1800, cwd=out)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
@@ -53,5 +53,5 @@ def test_checkpoints_are_interchangeable_between_engines(order: str, found: dict
     assert found[order] == []
 
 
-def test_a_killed_actor_changes_nothing(found: dict[str, list[str]]) -> None:
-    assert found["killed actor"] == []
+def test_a_killed_process_changes_nothing(found: dict[str, list[str]]) -> None:
+    assert found["killed process"] == []

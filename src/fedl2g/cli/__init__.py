@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import warnings
 from typing import NoReturn
 
 import click
@@ -51,7 +50,6 @@ def main() -> NoReturn:
     handler = logging.StreamHandler()
     handler.setFormatter(OneLine("fedl2g: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    warnings.filterwarnings("ignore", category=FutureWarning, module="ray")  # at its start
     sys.path.append(os.getcwd())  # so that "my_models:network" is found in the working directory
     end_with_parent()
     with two_step_interrupts():

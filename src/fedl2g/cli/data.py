@@ -47,3 +47,22 @@ def show_data(settings: Settings, output: Path | None, as_json: bool, quiet: boo
     names = [f"{number} {name}" for number, name in enumerate(dataset.class_names) if name != str(number)]
     if names:
         print_line(textwrap.fill(f"classes, from the left: {', '.join(names)}", 100))
+
+
+@data_group.command("schema", cls=ExperimentCommand, fields=("dataset", "label", "text", "ignore"))
+@plugin_option
+@quiet_option
+def show_schema(settings: Settings, quiet: bool) -> None:
+    """Print what a federation's file says of data such as these: the classes, and the form of a sample.
+
+    Paste it into coordinator/experiment.toml. It names columns, categories and classes, and holds no sample.
+    """
+    import tomli_w
+
+    from fedl2g.setup import load_data
+
+    experiment = settings.experiment()
+    with Display(quiet) as display, display.working("loading data") as tick:
+        dataset = load_data(experiment, tick)
+    table = {"classes": list(dataset.class_names), "inputs": dataset.schema.to_json()}
+    print_line(tomli_w.dumps({"federation": table}).rstrip())

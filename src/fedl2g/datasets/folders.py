@@ -21,10 +21,14 @@ FOLDER_IMAGE_SIZE = 64
 """Default image size for a folder of images, which may have any size."""
 
 
-def file_identity(path: Path) -> list[Any]:
-    """A cache identity of a file or folder that changes with it, without reading it: path, sizes and times."""
+def file_identity(path: Path, *, everything: bool = False) -> list[Any]:
+    """A cache identity of a file or folder that changes with it, without reading it: path, sizes and times.
+
+    Of a folder its images count, or with `everything` all files.
+    """
     listing = hashlib.sha256()
-    for file in image_files(path) if path.is_dir() else [path]:
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if everything else image_files(path)
+    for file in files if path.is_dir() else [path]:
         try:
             status = file.stat()
         except OSError as error:

@@ -6,8 +6,9 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,21 +35,38 @@ _DEEPEST = 65535
 def mode_of(paths: Sequence[Path]) -> Mode:
     """What all of these images are read as, by their headers: grey (of 8 or 16 bits) if all of them are, else RGB."""
     with ThreadPoolExecutor() as pool:
-        modes = list(pool.map(_stored_mode, paths))
-    deep = [mode.startswith("I") for mode in modes]
-    if any(deep) and not all(deep):
+        return _common_mode(list(pool.map(_header, map(str, paths), [partial(Path, path) for path in paths])))
+
+
+def mode_and_size(files: Sequence[ImageFile]) -> tuple[Mode, int | None]:
+    """What all of these images are read as, and their size in pixels if they are all squares of one size."""
+    headers = [_header(name, partial(_in_memory, read)) for name, read in files]
+    sizes = {header.size for header in headers}
+    width, height = next(iter(sizes), (0, 1))
+    return _common_mode(headers), width if len(sizes) == 1 and width == height else None
+
+
+class _Header(NamedTuple):
+    name: str
+    mode: str
+    size: tuple[int, int]
+
+
+def _header(name: str, source: Callable[[], Path | io.BytesIO]) -> _Header:
+    with _opened(name, source) as image:
+        return _Header(name, image.mode, image.size)
+
+
+def _common_mode(headers: Sequence[_Header]) -> Mode:
+    deep = [header for header in headers if header.mode.startswith("I")]
+    if deep and (shallow := next((header for header in headers if not header.mode.startswith("I")), None)):
         raise DataError(
-            f"{paths[deep.index(True)]}: the image has 16 bits per channel, but {paths[deep.index(False)]} has 8; "
-            "expected one of the two for all; convert some of them"
+            f"{deep[0].name}: the image has 16 bits per channel, but {shallow.name} has 8; expected one of the two "
+            "for all; convert some of them"
         )
-    if any(deep):
+    if deep:
         return "I;16"
-    return "L" if all(mode in _GREY for mode in modes) else "RGB"
-
-
-def _stored_mode(path: Path) -> str:
-    with _opened(str(path), lambda: path) as image:
-        return image.mode
+    return "L" if all(header.mode in _GREY for header in headers) else "RGB"
 
 
 def decode_images(
@@ -68,13 +86,17 @@ def decode_image(
     name: str, read: Callable[[], bytes], size: int, mode: Mode = "RGB", *, stretch: bool = False
 ) -> Pixels:
     """Read one image file as (channels, size, size); see `to_square`."""
-    with _opened(name, lambda: io.BytesIO(read())) as image:
+    with _opened(name, partial(_in_memory, read)) as image:
         if image.mode.startswith("I") != (mode == "I;16"):
             has, expected = ("16", "8") if mode != "I;16" else ("8", "16")
             raise DataError(f"{name}: the image has {has} bits per channel; expected {expected} bits; convert it first")
         if mode != "I;16":
             return to_square(image.convert(mode), size, stretch=stretch)
         return _deep(to_square(_as_fractions(image), size, stretch=stretch))
+
+
+def _in_memory(read: Callable[[], bytes]) -> io.BytesIO:
+    return io.BytesIO(read())
 
 
 @contextmanager

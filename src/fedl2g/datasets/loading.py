@@ -14,6 +14,8 @@ from fedl2g.datasets.cache import Progress, cache_folder, cache_key, open_or_bui
 from fedl2g.datasets.dataset import Content, Dataset
 from fedl2g.datasets.download import fetch
 from fedl2g.datasets.folders import file_identity, read_folder
+from fedl2g.datasets.hub import PREFIX as HUB
+from fedl2g.datasets.hub import hub_identity, read_hub, short_name
 from fedl2g.datasets.images import BATCH
 from fedl2g.datasets.kinds import TABLES
 from fedl2g.datasets.memory import PREFIX, key_of, not_stored
@@ -95,6 +97,9 @@ def _locate(
         if image_size is not None:
             raise DataError("image_size: it is given with the arrays, fedl2g.data(images, labels, image_size=...)")
         return name, key_of(name), partial(not_stored, name, folder)
+    if name.startswith(HUB):
+        key = cache_key(short_name(name), [hub_identity(name), image_size, roles.to_json()])
+        return short_name(name), key, partial(read_hub, name, image_size, roles)
     if is_reference(name) and not Path(name).exists():
         arrays = call_function(name)
         key = cache_key(name, [digest_of_arrays(arrays), image_size, *([inputs.to_json()] if inputs else ())])
@@ -103,7 +108,7 @@ def _locate(
     if not name or not path.exists():
         raise DataError(
             f"dataset: {name!r} is not known; {suggestion(name, CATALOG)}expected one of {', '.join(CATALOG)}, an "
-            "existing .npz, CSV or parquet file or folder of images, or package.module:function"
+            "existing .npz, CSV or parquet file or folder of images, hf:NAME, or package.module:function"
         )
     path, suffix = path.resolve(), path.suffix.lower()
     if path.is_dir():
@@ -113,8 +118,7 @@ def _locate(
     if suffix in TABLES:
         if image_size is not None:
             raise DataError(f"image_size: {name} is a table, which has no size in pixels; leave it out")
-        columns = [roles.label, roles.text, roles.ignore, roles.group, inputs and inputs.to_json()]
-        return path.stem, cache_key(path.stem, [file_identity(path), columns]), partial(read_table, path, roles)
+        return path.stem, cache_key(path.stem, [file_identity(path), roles.to_json()]), partial(read_table, path, roles)
     if suffix != ".npz":
         raise DataError(
             f"dataset: {name} is of another kind; expected an .npz, CSV or parquet file or a folder of images"

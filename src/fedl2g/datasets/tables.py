@@ -39,6 +39,10 @@ class Roles:
     inputs: Schema | None = None
     """What the inputs must be, in a deployment: its columns, categories and number of tokens are used."""
 
+    def to_json(self) -> list[Any]:
+        """Plain values that differ where the roles do."""
+        return [self.label, self.text, self.ignore, self.group, self.inputs and self.inputs.to_json()]
+
 
 def listed(names: str | None) -> tuple[str, ...]:
     """The names in a setting that separates them by commas."""
@@ -77,22 +81,34 @@ def content_of_frame(frame: DataFrame, roles: Roles, origin: str) -> Content:
             f"{', '.join(map(str, frame.columns))} (--label COLUMN)"
         )
     group = (roles.group,) if roles.group else ()
-    for setting, names in (("label", (roles.label,)), ("text", roles.text), ("ignore", roles.ignore)):
-        for name in names:
+    wanted = (("label", (roles.label,)), ("partition", group), ("text", roles.text), ("ignore", roles.ignore))
+    for setting, columns in wanted:
+        for name in columns:
             _column(frame, name, setting, origin)
-    split = _given_split(frame, roles, origin)
     if roles.text:
-        texts = frame[list(roles.text)].fillna("").astype(str).agg(" ".join, axis=1).tolist()
-        content = text_content(texts, roles.inputs)
-    else:
-        taken = {roles.label, *roles.ignore, *group, *((SPLIT,) if split is not None else ())}
-        content = _table(frame, [str(name) for name in frame.columns if name not in taken], roles, origin)
+        texts = frame[list(roles.text)].astype("string").fillna("").agg(" ".join, axis=1).tolist()
+        return labelled(text_content(texts, roles.inputs), frame, roles, origin)
+    others = {roles.label, roles.group, *roles.ignore, *((SPLIT,) if _has_split(frame, roles) else ())}
+    names = [str(name) for name in frame.columns if name not in others]
+    return labelled(_table(frame, names, roles, origin), frame, roles, origin)
+
+
+def labelled(content: Content, frame: DataFrame, roles: Roles, origin: str) -> Content:
+    """Samples with the labels, groups and split that the columns of a table give them."""
+    assert roles.label is not None
     labels, class_names = _numbers_of(_column(frame, roles.label, "label", origin), "labels", origin)
+    split = sides_of(frame[SPLIT].astype(str), origin) if _has_split(frame, roles) else None
     content = replace(content, labels=labels, class_names=class_names, split=split)
     if roles.group is None:
         return content
     groups, names = _numbers_of(_column(frame, roles.group, "partition", origin), "groups", origin)
     return replace(content, groups=groups, group_names=names, group_column=roles.group)
+
+
+def _has_split(frame: DataFrame, roles: Roles) -> bool:
+    """Whether a column is a given split: by its name and by what is in it, unless it is used for something else."""
+    others = (roles.label, roles.group, *roles.ignore, *roles.text)
+    return SPLIT in frame.columns and SPLIT not in others and names_sides(frame[SPLIT].astype(str).unique())
 
 
 def _column(frame: DataFrame, name: str, setting: str, origin: str) -> Series[Any]:
@@ -102,24 +118,22 @@ def _column(frame: DataFrame, name: str, setting: str, origin: str) -> Series[An
 
 
 def _numbers_of(column: Series[Any], what: str, origin: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    import pandas
+
     missing = np.flatnonzero(column.isna())
     if len(missing):
         raise DataError(
             f"{origin}: {len(missing)} rows have no {what} (the first is row {missing[0]} in the column "
             f"{column.name!r}); fill them in or remove the rows"
         )
+    if isinstance(column.dtype, pandas.CategoricalDtype):  # its own order of names
+        names = column.cat.categories.astype(str).to_numpy().astype(np.str_)
+        return numbered(column.cat.codes.to_numpy(), names, what, len(column), origin)
     values = column.to_numpy()
     if values.dtype.kind == "f" and (values == np.rint(values)).all():
         values = values.astype(np.int64)
     whole = values.dtype.kind in "iu" and values.min() >= 0
     return numbered(values if whole else column.astype(str).to_numpy().astype(np.str_), None, what, len(values), origin)
-
-
-def _given_split(frame: DataFrame, roles: Roles, origin: str) -> NDArray[np.int64] | None:
-    if SPLIT not in frame.columns or SPLIT in (roles.label, roles.group, *roles.ignore, *roles.text):
-        return None
-    words = frame[SPLIT].astype(str).tolist()
-    return sides_of(words, origin) if names_sides(words) else None
 
 
 def _table(frame: DataFrame, names: Sequence[str], roles: Roles, origin: str) -> Content:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedl2g.datasets import Dataset, Partition, load_dataset, make_partition
+from fedl2g.datasets.hub import PREFIX as HUB
 from fedl2g.datasets.tables import Roles, listed
 from fedl2g.deploy.site_file import SiteFile
 from fedl2g.engines.flower.messages import Request
@@ -83,10 +84,10 @@ def stored_setup(file: SiteFile, run: str, *, trust: bool = False) -> Setup:
 def load_data(file: SiteFile, classes: tuple[str, ...], inputs: Schema) -> Dataset:
     """The site's samples, with the federation's labels."""
     file.use_code()
-    function = is_reference(file.data) and not file.path(file.data).exists()
+    named = file.data.startswith(HUB) or (is_reference(file.data) and not file.path(file.data).exists())
     size = inputs.shape[1] if inputs.kind == "image" and inputs.shape[1] == inputs.shape[2] else None
     found = load_dataset(
-        file.data if function else str(file.path(file.data)),
+        file.data if named else str(file.path(file.data)),
         image_size=size,
         data_dir=file.path(file.store) / "data",
         roles=Roles(file.label, listed(file.text), inputs=inputs),

@@ -15,18 +15,20 @@ from contextlib import contextmanager
 
 import httpx
 from flwr.app import Error, Message, RecordDict
-from flwr.common.constant import SubStatus
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
-from flwr.supercore.constant import TaskType
-from flwr.supercore.interceptors import (
+
+from fedl2g.engines.flower.internals import (
+    AcquireTaskRequest,
+    RuntimeHttpClient,
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
+    SendTaskHeartbeatRequest,
+    SubStatus,
     SuperExecAuthHttpInterceptor,
+    TaskType,
+    pull_task_input,
+    push_message,
+    push_task_output,
 )
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 _log = logging.getLogger(__name__)
 _ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
@@ -83,17 +85,6 @@ class Task:
     def close(self) -> None:
         """End the connection."""
         self._client.close()
-
-
-def to_bytes(records: RecordDict) -> bytes:
-    """Serialise records, for the process that trains."""
-    data: bytes = recorddict_to_proto(records).SerializeToString()
-    return data
-
-
-def from_bytes(data: bytes) -> RecordDict:
-    """Inverse of `to_bytes`."""
-    return recorddict_from_proto(ProtoRecordDict.FromString(data))
 
 
 def _client(address: str, *interceptors: object) -> RuntimeHttpClient:

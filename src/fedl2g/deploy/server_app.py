@@ -14,14 +14,16 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
-import httpx
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedl2g.deploy.coordinator import read_coordinator
+from fedl2g.deploy.link import LimitedGrid
 from fedl2g.deploy.registered import read_keys
 from fedl2g.display import OneLine
+from fedl2g.engines.flower import require_flower
 from fedl2g.engines.flower.engine import GridEngine
+from fedl2g.engines.flower.nodes import MessageGrid
 from fedl2g.engines.flower.terms import Terms
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.federation import Federation, Observer
@@ -51,21 +53,22 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, experiment: Path, registered: Path, out: Path) -> None:
     """Run a federation of the registered sites over this grid; also logs to log.txt in the run directory."""
     coordinator = read_coordinator(experiment)
+    require_flower()
     setup, keys = coordinator.setup, read_keys(registered, coordinator.federation.sites)
     handlers: list[logging.Handler] = []
     teller = TellBest()
-    _limit_retries(grid, setup.experiment.execution.link_seconds)
+    link = LimitedGrid(grid, setup.experiment.execution.link_seconds)
 
     def open_grid(setup: Setup, scratch: Path | None) -> DeploymentEngine:
         handlers.append(_log_to(opened.enter_context(Folder(out).appending("log.txt"))))
         for client in sorted(set(range(setup.experiment.clients)) - set(keys.values())):
             _log.warning("client %d (%s) has no registered key", client, coordinator.federation.sites[client])
-        teller.engine = DeploymentEngine(grid, setup, keys)
+        teller.engine = DeploymentEngine(link, setup, keys)
         return teller.engine
 
     opened = ExitStack()
     try:
-        with _stop_on_sigint(), _report_lost_link(setup.experiment.execution.link_seconds):
+        with _stop_on_sigint():
             result = run_site(setup, out, open_grid, [teller])
         best, chosen = result.best_accuracy, chosen_on(result.selection)
         _log.info("the run is finished: best accuracy %.4f in round %d (%s)", best, result.best_round, chosen)
@@ -77,25 +80,6 @@ def run(grid: Grid, experiment: Path, registered: Path, out: Path) -> None:
             logging.getLogger("fedl2g").removeHandler(handler)
             handler.close()
         opened.close()
-
-
-def _limit_retries(grid: Grid, seconds: float) -> None:
-    """Limit how long Flower retries a request to an unreachable SuperLink: by default it never gives up."""
-    # Private, but Flower 1.41 offers no other way, and its own server sets the limit like this.
-    invoker = getattr(grid, "_retry_invoker", None)
-    if invoker is not None:
-        invoker.max_time = seconds
-
-
-@contextmanager
-def _report_lost_link(seconds: float) -> Iterator[None]:
-    try:
-        yield
-    except httpx.TransportError as error:
-        raise RunError(
-            f"SuperLink: could not be reached for {seconds:.0f} s ({error}); the last checkpoint is intact; start the "
-            "SuperLink, then the run again"
-        ) from error
 
 
 @contextmanager
@@ -131,7 +115,7 @@ def _log_to(file: BinaryIO) -> logging.Handler:
 class DeploymentEngine(GridEngine):
     """The engine of a deployment: checkpoints hold only the server's state, the sites store their own models."""
 
-    def __init__(self, grid: Grid, setup: Setup, keys: Mapping[bytes, int]) -> None:
+    def __init__(self, grid: MessageGrid, setup: Setup, keys: Mapping[bytes, int]) -> None:
         super().__init__(grid, setup, secrets.token_hex(8), DEPLOYMENT, lanes=setup.experiment.clients, keys=keys)
 
     def save(self, directory: Path) -> None:

@@ -19,16 +19,18 @@ from pathlib import Path
 import httpx
 from flwr.app import Error, Message, RecordDict
 
-from fedl2g.deploy import runtime
 from fedl2g.deploy.children import Child, start_child
 from fedl2g.deploy.package import check_package
 from fedl2g.deploy.runtime import Runtime, Task
 from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.deploy.site_log import log_to_stderr
+from fedl2g.engines import wire
 from fedl2g.engines.flower.identity import pack_identity, pack_refusal
+from fedl2g.engines.flower.records import join_records, split_records
 from fedl2g.engines.flower.strict import shown
 from fedl2g.errors import PayloadError, RunError, SettingError
 from fedl2g.files import reason_of
+from fedl2g.payload import Payload
 
 _log = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
@@ -61,9 +63,10 @@ class Trainer:
             if not self._ready:  # it imports torch, which is not counted
                 self._receive(float("inf"), wanted)
                 self._ready = True
-            self._connection.send_bytes(kind.encode())
-            self._connection.send_bytes(runtime.to_bytes(records))
-            return runtime.from_bytes(self._receive(seconds, wanted))
+            asked, arrays = split_records(records)
+            wire.send(self._connection, {"kind": kind, "records": asked}, arrays)
+            answer, arrays = self._receive(seconds, wanted)
+            return join_records(answer["records"], arrays)
         except TimeoutError:
             self._replace()
             raise
@@ -77,14 +80,14 @@ class Trainer:
         self._start()
         return how
 
-    def _receive(self, seconds: float, wanted: Callable[[], bool]) -> bytes:
+    def _receive(self, seconds: float, wanted: Callable[[], bool]) -> tuple[wire.Header, Payload]:
         end = time.monotonic() + seconds
         while not self._connection.poll(_POLL_SECONDS):
             if not wanted():
                 raise EOFError
             if time.monotonic() > end:
                 raise TimeoutError
-        return self._connection.recv_bytes()
+        return wire.receive(self._connection)
 
     def end(self) -> None:
         """End the process at once: what it has stored is complete, and a repeated request trains again."""

@@ -16,19 +16,20 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from fedl2g.deploy.answering import answer
     from fedl2g.deploy.package import check_package
-    from fedl2g.deploy.runtime import from_bytes, to_bytes
     from fedl2g.deploy.site_file import read_site
     from fedl2g.deploy.site_log import log_to_stderr
+    from fedl2g.engines import wire
+    from fedl2g.engines.flower.records import join_records, split_records
 
     log_to_stderr()
     connection, path = Connection(int(sys.argv[1])), Path(sys.argv[2])
     file = read_site(path, trust=True)  # the institution itself started its site with this file
     check_package(file.package, path)
-    connection.send_bytes(b"ready")
+    wire.send(connection, {"ready": True})
     while True:
-        kind = connection.recv_bytes().decode()
-        records = from_bytes(connection.recv_bytes())
-        connection.send_bytes(to_bytes(answer(file, kind, records)))
+        header, arrays = wire.receive(connection)
+        answered, arrays = split_records(answer(file, header["kind"], join_records(header["records"], arrays)))
+        wire.send(connection, {"records": answered}, arrays)
 
 
 if __name__ == "__main__":

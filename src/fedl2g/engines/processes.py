@@ -14,19 +14,20 @@ from fedl2g.engines import wire
 from fedl2g.interrupts import SIGNALS, process_ended, start_process
 from fedl2g.payload import Payload
 
+WORKER = "fedl2g.engines.worker"
 # First of all, before seconds of imports, it sees to it that it ends with this process.
-_START = "from fedl2g import interrupts; interrupts.end_with_parent(); from fedl2g.engines.worker import main; main()"
+_START = "from fedl2g import interrupts; interrupts.end_with_parent(); from {module} import main; main()"
 
 
 class WorkerProcess:
     """A process that serves a connection, and whether it still owes an answer."""
 
-    def __init__(self) -> None:
-        self.folder, self.import_path = os.getcwd(), _import_path()
+    def __init__(self, module: str = WORKER) -> None:
+        self.module, self.folder, self.import_path = module, os.getcwd(), _import_path()
         self.busy = False
         ours, theirs = socket.socketpair()
         self._process = start_process(
-            [sys.executable, "-c", _START, str(theirs.fileno())],
+            [sys.executable, "-c", _START.format(module=module), str(theirs.fileno())],
             first=None,  # it finishes the round
             blocked=SIGNALS,
             pass_fds=[theirs.fileno()],
@@ -84,14 +85,14 @@ class WorkerPool:
     def __init__(self) -> None:
         self._idle: list[WorkerProcess] = []
 
-    def take(self) -> WorkerProcess:
-        """A waiting process that was started in this folder with this import path, or a new one."""
-        wanted = (os.getcwd(), _import_path())
+    def take(self, module: str) -> WorkerProcess:
+        """A waiting process of this module, started in this folder with this import path, or a new one."""
+        wanted = (module, os.getcwd(), _import_path())
         for process in self._idle:
-            if (process.folder, process.import_path) == wanted and process.alive:
+            if (process.module, process.folder, process.import_path) == wanted and process.alive:
                 self._idle.remove(process)
                 return process
-        return WorkerProcess()
+        return WorkerProcess(module)
 
     def give_back(self, process: WorkerProcess) -> None:
         """Keep a process for the next run, unless parts of an answer are still to come or it has died."""
@@ -120,9 +121,9 @@ def shared_workers(pool: WorkerPool) -> Iterator[None]:
         _shared.remove(pool)
 
 
-def take_process() -> WorkerProcess:
-    """A process for a worker: from the shared pool inside a block of `shared_workers`, else a new one."""
-    return _shared[-1].take() if _shared else WorkerProcess()
+def take_process(module: str = WORKER) -> WorkerProcess:
+    """A process that runs this module: from the shared pool inside a block of `shared_workers`, else a new one."""
+    return _shared[-1].take(module) if _shared else WorkerProcess(module)
 
 
 def release_process(process: WorkerProcess) -> None:

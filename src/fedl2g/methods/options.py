@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedl2g.errors import SettingError, choices
-from fedl2g.models.catalog import ARCHITECTURES, is_architecture
+from fedl2g.models.catalog import ARCHITECTURES, is_architecture, is_hub
 from fedl2g.references import is_reference
 
 
@@ -29,7 +29,7 @@ class AuxiliaryOptions(Options):
     @field_validator("auxiliary")
     @classmethod
     def _one_architecture(cls, value: str | None) -> str | None:
-        if value is not None and not is_architecture(value) and not is_reference(value):
+        if value is not None and not is_architecture(value) and not is_hub(value) and not is_reference(value):
             raise SettingError(
                 f"method.auxiliary: {value!r} is not an architecture; {choices(value, ARCHITECTURES)}, or your own "
                 "package.module:function"

@@ -51,7 +51,7 @@ def deep_resnet(build: Callable[..., ResNet], classes: int, inputs: Schema, feat
 
 
 def _split_resnet(network: ResNet, classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
-    _set_channels(network, "conv1", inputs.shape[0], _he_normal)
+    set_channels(network, "conv1", inputs.shape[0], he_normal)
     replace_head(network, "fc", FeaturePool(feature_dim))
     return SplitModel(network, nn.Linear(feature_dim, classes))
 
@@ -59,7 +59,7 @@ def _split_resnet(network: ResNet, classes: int, inputs: Schema, feature_dim: in
 def googlenet(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     """torchvision's GoogLeNet without auxiliary outputs; its dropout belongs to the extractor."""
     network = models.googlenet(weights=None, num_classes=classes, aux_logits=False, init_weights=True)
-    _set_channels(network.conv1, "conv", inputs.shape[0], partial(nn.init.trunc_normal_, std=0.01))
+    set_channels(network.conv1, "conv", inputs.shape[0], partial(nn.init.trunc_normal_, std=0.01))
     replace_head(network, "fc", FeaturePool(feature_dim))
     return SplitModel(network, nn.Linear(feature_dim, classes))
 
@@ -67,7 +67,7 @@ def googlenet(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
 def mobilenet_v2(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     """torchvision's MobileNetV2; its dropout belongs to the extractor."""
     network = models.mobilenet_v2(weights=None, num_classes=classes)
-    _set_channels(network.features[0], "0", inputs.shape[0], _he_normal)
+    set_channels(network.features[0], "0", inputs.shape[0], he_normal)
     replace_head(network, "classifier", FeaturePool(feature_dim))
     return SplitModel(network, nn.Linear(feature_dim, classes))
 
@@ -83,7 +83,7 @@ def vision_transformer(patch: int, classes: int, inputs: Schema, feature_dim: in
     side = -(-max(height, width) // patch) * patch
     network = build(weights=None, num_classes=classes, image_size=side)
     fan_in = channels * patch * patch
-    _set_channels(network, "conv_proj", channels, partial(nn.init.trunc_normal_, std=fan_in**-0.5))
+    set_channels(network, "conv_proj", channels, partial(nn.init.trunc_normal_, std=fan_in**-0.5))
     replace_head(network, "heads", FeaturePool(feature_dim))
     hidden = network.hidden_dim
     head = nn.Sequential(nn.Linear(feature_dim, hidden), nn.Tanh(), nn.Linear(hidden, classes))
@@ -94,7 +94,7 @@ def vision_transformer(patch: int, classes: int, inputs: Schema, feature_dim: in
     return SplitModel(nn.Sequential(OrderedDict(pad=pad, network=network)), head)
 
 
-def _set_channels(parent: nn.Module, name: str, channels: int, initialise: Callable[[Tensor], object]) -> None:
+def set_channels(parent: nn.Module, name: str, channels: int, initialise: Callable[[Tensor], object]) -> None:
     """Replace the first convolution by one with `channels` inputs, initialised like torchvision's original."""
     old = cast(nn.Conv2d, getattr(parent, name))
     if channels == old.in_channels:
@@ -113,7 +113,7 @@ def _set_channels(parent: nn.Module, name: str, channels: int, initialise: Calla
     setattr(parent, name, new)
 
 
-_he_normal = partial(nn.init.kaiming_normal_, mode="fan_out", nonlinearity="relu")
+he_normal = partial(nn.init.kaiming_normal_, mode="fan_out", nonlinearity="relu")
 
 BUILDERS: dict[str, Builder] = {
     "cnn4": cnn4,

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedl2g.errors import SettingError
 from fedl2g.models import sensor, small, table, text
-from fedl2g.models.catalog import check_kind, resolve_models, split_head
+from fedl2g.models.catalog import check_kind, is_hub, resolve_models, split_head
 from fedl2g.models.split import Builder, SplitModel, split_model
 from fedl2g.references import is_reference, load_reference, parse_reference
 from fedl2g.schema import Schema
@@ -19,20 +19,25 @@ from fedl2g.schema import Schema
 def build_model(name: str, *, classes: int, inputs: Schema, feature_dim: int = 512) -> SplitModel:
     """Build a newly initialised network with features of width `feature_dim` and `classes` logits.
 
-    `name` is an architecture of the catalog or the user's factory, "package.module:function[#head attribute]". The
-    weights are drawn from torch's global generator: seed it first for repeatable ones. `inputs` says
-    what one sample is, such as `fedl2g.schema.image_schema(3, 32, 32)`.
+    `name` is an architecture of the catalog, a network of another package ("timm:NAME", "torchvision:NAME") or the
+    user's factory, "package.module:function[#head attribute]". The weights are drawn from torch's global generator:
+    seed it first for repeatable ones. `inputs` says what one sample is, such as
+    `fedl2g.schema.image_schema(3, 32, 32)`.
     """
     for what, value in (("classes", classes), ("feature_dim", feature_dim)):
         if value < 1:
             raise SettingError(f"models: {what} is {value}; expected at least 1")
     if is_reference(name):
         return _build_with_factory(name, classes, inputs, feature_dim)
+    check_kind(name, inputs.kind)
+    if is_hub(name):
+        from fedl2g.models.hub import build_from_hub  # lazily: torchvision takes as long to import as torch
+
+        return build_from_hub(name, classes, inputs, feature_dim)
     resolved = resolve_models(name)
     if resolved != (name,):
         raise SettingError(f"models: {name!r} names {len(resolved)} models; expected one of {', '.join(resolved)}")
     architecture, hidden = split_head(name)
-    check_kind(architecture, inputs.kind)
     model = _builder(architecture)(classes, inputs, feature_dim)
     if hidden is not None:
         model.head = nn.Sequential(nn.Linear(feature_dim, hidden), nn.ReLU(), nn.Linear(hidden, classes))

@@ -17,6 +17,7 @@ _SHALLOW_RESNETS = ("resnet4", "resnet6", "resnet8", "resnet10")
 _SMALL = ("small_cnn", "small_googlenet", "small_mobilenet", "small_resnet")
 _HEADS = ("", "-h512", "-h256", "-h128")  # HtC_4: a linear head, and three with a hidden layer
 _WITH_HEAD = re.compile(r"(.+)-h([1-9][0-9]{0,4})")
+_HUB = re.compile(r"(timm|torchvision):[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _SENSOR = ("sensor_cnn", "sensor_dilated", "sensor_resnet", "sensor_gru")
 _TABLE = ("table_logistic", "table_mlp", "table_deep", "table_resnet")
 _TEXT = ("text_bag", "text_cnn", "text_gru", "text_transformer")
@@ -82,7 +83,7 @@ def resolve_models(spec: str | Sequence[str]) -> tuple[str, ...]:
 def _resolve(name: str) -> tuple[str, ...]:
     if name in GROUPS:
         return GROUPS[name]
-    if is_architecture(name) or is_reference(name):
+    if is_architecture(name) or is_hub(name) or is_reference(name):
         return (name,)
     if ":" in name or "#" in name:
         raise SettingError(
@@ -92,7 +93,7 @@ def _resolve(name: str) -> tuple[str, ...]:
     raise SettingError(
         f"models: {name!r} is not known; {suggestion(name.lower(), [*GROUPS, *ARCHITECTURES])}expected a group "
         f"({', '.join(GROUPS)}), an architecture ({', '.join(ARCHITECTURES)}), one of these with a hidden layer in "
-        "its head (such as resnet18-h256) or your own package.module:function"
+        "its head (such as resnet18-h256), timm:NAME, torchvision:NAME or your own package.module:function"
     )
 
 
@@ -110,7 +111,7 @@ def kind_of(name: str) -> Kind:
 def check_kind(name: str, kind: Kind) -> None:
     """Raise SettingError if an architecture of this package takes another kind of data."""
     takes = kind_of(name)
-    if name in ARCHITECTURES and takes != kind:
+    if (is_architecture(name) or is_hub(name)) and takes != kind:
         raise SettingError(
             f"models: {name} takes {PLURALS[takes]}, but the data are {PLURALS[kind]}; choose the group "
             f"{GROUP_OF_KIND[kind]}, one of its architectures ({', '.join(GROUPS[GROUP_OF_KIND[kind]])}) or your own"
@@ -120,6 +121,11 @@ def check_kind(name: str, kind: Kind) -> None:
 def is_architecture(name: str) -> bool:
     """Whether this is an architecture of the catalog, with its own head or with a hidden layer in it."""
     return split_head(name)[0] in ARCHITECTURES
+
+
+def is_hub(name: str) -> bool:
+    """Whether this names a network of timm or torchvision; nothing is imported."""
+    return _HUB.fullmatch(name) is not None
 
 
 def has_equal_heads(names: Sequence[str]) -> bool:

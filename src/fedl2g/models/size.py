@@ -10,7 +10,7 @@ from torch import nn
 
 from fedl2g import rng
 from fedl2g.models.build import build_model
-from fedl2g.references import is_reference
+from fedl2g.models.catalog import is_architecture
 from fedl2g.schema import Schema
 
 
@@ -24,9 +24,9 @@ def smallest(names: Iterable[str], *, classes: int, inputs: Schema, feature_dim:
 
 def parameters_of(name: str, classes: int, inputs: Schema, feature_dim: int = 512) -> int:
     """The number of parameters of a network with these classes and images."""
-    if not is_reference(name):
+    if is_architecture(name):
         return _of_catalog(name, classes, inputs, feature_dim)
-    with rng.seeded(0, "size"):  # a user's factory may not work on the meta device
+    with rng.seeded(0, "size"):  # the code of others may not work on the meta device
         return count(build_model(name, classes=classes, inputs=inputs, feature_dim=feature_dim))
 
 

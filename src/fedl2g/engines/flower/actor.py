@@ -1,4 +1,4 @@
-"""The ClientApp that Ray's actors run in Flower's simulation; each client's state is in its store."""
+"""The ClientApp of every simulated node; each client's state is in its store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedl2g.setup import Setup
 
 _LIMIT = 2**40  # bytes; effectively none, since broadcasts come from this machine
 _SETUP_FILE = "setup.json"
-_setups: dict[Path, Setup] = {}  # cache of the last setup: an actor serves many messages of one run
+_setups: dict[Path, Setup] = {}  # cache of the last setup: a process serves many messages of one run
 
 
 def client_app(root: Path) -> ClientApp:
@@ -35,7 +35,7 @@ def client_app(root: Path) -> ClientApp:
 
 
 def write_setup(folder: Path, setup: Setup) -> None:
-    """Write a run's setup to its folder, for the actors."""
+    """Write a run's setup to its folder, for the processes that serve the nodes."""
     folder.mkdir(parents=True)
     write_text(folder / _SETUP_FILE, json.dumps(setup.describe()), durable=False)
 
@@ -56,7 +56,8 @@ def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: M
     try:
         setup = _read_setup(root / messages.unpack_run(message.content))  # first: it imports the user's plugins
         request = messages.unpack_request(message.content, _LIMIT, trust=True)  # the user's own experiment
-        node = Node(int(context.node_config["partition-id"]), setup, resolve_device(setup.experiment.device), root)
+        device = resolve_device(setup.experiment.device, int(context.node_config.get("worker", 0)))
+        node = Node(int(context.node_config["partition-id"]), setup, device, root)
         return Message(serve(node, request), reply_to=message)
     except FedL2GError as error:
         refusal = pack_refusal(error)

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from flwr.app import RecordDict
-from flwr.serverapp import Grid
 
 from fedl2g.engines.base import Answer, Check, Evaluation, Rejected
 from fedl2g.engines.evaluations import Evaluations
 from fedl2g.engines.flower import messages
 from fedl2g.engines.flower.exchange import Exchange, Question
 from fedl2g.engines.flower.messages import Kept, Request
-from fedl2g.engines.flower.nodes import Nodes
+from fedl2g.engines.flower.nodes import MessageGrid, Nodes
 from fedl2g.engines.flower.terms import Clock, Limits, Terms
 from fedl2g.methods.base import Reply
 from fedl2g.methods.registry import get_method
@@ -32,7 +31,7 @@ class GridEngine:
 
     def __init__(
         self,
-        grid: Grid,
+        grid: MessageGrid,
         setup: Setup,
         run: str,
         terms: Terms,

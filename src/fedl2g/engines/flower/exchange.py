@@ -90,7 +90,6 @@ class Exchange(Generic[AnswerT]):
     def answers(self) -> Iterator[AnswerT | Absent]:
         """Yield each answer as it arrives; at the end, the clients without a usable answer, with the reasons."""
         while self.pending:
-            self.terms.ensure_reachable()
             self.nodes.identify(self.due)
             self.refuse_false_claims()
             self.send()
@@ -117,9 +116,9 @@ class Exchange(Generic[AnswerT]):
         ttl = DEFAULT_TTL if seconds is None else seconds + _GRACE
         requests = [Message(self.question.content, self.nodes[client], self.question.kind, ttl=ttl) for client in ready]
         sent = self.nodes.push(requests)
-        for client, request in zip(ready, requests, strict=True):
-            if request.metadata.message_id in sent:
-                self.asked[request.metadata.message_id] = client
+        for client, name in zip(ready, sent, strict=True):
+            if name is not None:
+                self.asked[name] = client
                 del self.due[client]
                 self.reasons[client] = LATE
             else:  # Flower no longer knows the node

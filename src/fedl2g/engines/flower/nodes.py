@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
 
 from fedl2g.engines.flower.identity import Refused, unpack_identity
 from fedl2g.engines.flower.strict import printable
@@ -18,6 +19,29 @@ _log = logging.getLogger(__name__)
 _RESTART_POLLS = 20  # polls between two checks for restarted nodes
 
 
+class NodeView(Protocol):
+    """What a grid says of a node that is connected."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def last_activated_at(self) -> str: ...
+
+    @property
+    def public_key(self) -> bytes: ...
+
+
+class MessageGrid(Protocol):
+    """The part of Flower's Grid that is used here."""
+
+    def get_nodes(self) -> Iterable[NodeView]: ...
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str | None]: ...
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
+
+
 class Nodes:
     """Maps clients to nodes by querying each node once for its identity, and exchanges messages with them.
 
@@ -26,7 +50,12 @@ class Nodes:
     """
 
     def __init__(
-        self, grid: Grid, clients: int, terms: Terms, clock: Clock = time, keys: Mapping[bytes, int] | None = None
+        self,
+        grid: MessageGrid,
+        clients: int,
+        terms: Terms,
+        clock: Clock = time,
+        keys: Mapping[bytes, int] | None = None,
     ) -> None:
         self.grid = grid
         self.clients = clients
@@ -35,6 +64,8 @@ class Nodes:
         self.keys = keys
         self.rejected: set[int] = set()  # nodes that hold none of our clients
         self.false_claims: dict[int, str] = {}  # client -> why the node with its key is refused
+        self._failures: Counter[int] = Counter()  # node -> how often it failed to say which client it is
+        self._retries: dict[int, float] = {}  # node -> not before this time
         self._owners: dict[int, int] = {}  # node -> the client to which its key belongs
         self._homes: dict[int, int] = {}  # client -> node
         self._queries: dict[str, int] = {}  # message id -> node whose identity was queried
@@ -64,13 +95,10 @@ class Nodes:
             return
         self._next_query = now + max(self.terms.poll_seconds, self.terms.first_pause)
         known = {*self._homes.values(), *self.rejected, *self._queries.values()}
-        queries = [Message(RecordDict(), node, "query") for node in self._node_ids() if node not in known]
-        sent = self.push(queries)
-        self._queries |= {
-            query.metadata.message_id: query.metadata.dst_node_id
-            for query in queries
-            if query.metadata.message_id in sent
-        }
+        due = [node for node in self._node_ids() if node not in known and self._retries.get(node, 0.0) <= now]
+        queries = [Message(RecordDict(), node, "query") for node in due]
+        sent = zip(self.push(queries), queries, strict=True)
+        self._queries |= {name: query.metadata.dst_node_id for name, query in sent if name is not None}
 
     def _node_ids(self) -> list[int]:
         """The connected nodes; under `keys`, their owners become known."""
@@ -81,7 +109,7 @@ class Nodes:
 
     def _register(self, node: int, message: Message) -> None:
         if message.has_error():
-            _log.warning("node %d did not identify itself: %s", node, printable((message.error.reason or "")[:500]))
+            self._fail(node, printable((message.error.reason or f"error {message.error.code}")[:500]))
             return
         try:
             client = unpack_identity(message.content, self.clients)
@@ -93,7 +121,24 @@ class Nodes:
             _log.warning("node %d is refused: %s", node, " ".join(str(error).split()))
         else:
             self._homes[client] = node
+            self._failures.pop(node, None)
             _log.info("client %d lives on node %d", client, node)
+
+    def _fail(self, node: int, reason: str) -> None:
+        """A node failed to say which client it is: it is asked again later, but not without end."""
+        self._failures[node] += 1
+        tries = self._failures[node]
+        self._retries[node] = self.clock.monotonic() + self.terms.pause(tries)
+        if tries < self.terms.introductions:
+            _log.warning("node %d did not identify itself: %s", node, reason)
+            return
+        self.rejected.add(node)
+        _log.warning(
+            "node %d is given up: it failed %d times to say which client it is (%s); restart its site",
+            node,
+            tries,
+            reason,
+        )
 
     def _check_key(self, node: int, client: int) -> None:
         """Refuse a node that claims to be another client than its key says."""
@@ -108,13 +153,14 @@ class Nodes:
             raise PayloadError(reason)
         self.false_claims.pop(client, None)
 
-    def push(self, requests: Sequence[Message]) -> set[str]:
-        """Send messages and record their nodes' start times; returns the ids of the accepted messages."""
+    def push(self, requests: Sequence[Message]) -> list[str | None]:
+        """Send messages and record their nodes' start times; returns their ids, None for those not accepted."""
         if not requests:
-            return set()
+            return []
         asked = {request.metadata.dst_node_id for request in requests}
         self._started |= {node: start for node, start in self._starts().items() if node in asked}
-        return set(self.grid.push_messages(requests))
+        sent: list[str | None] = list(self.grid.push_messages(requests))
+        return sent or [None] * len(requests)  # Flower's answer if together they are too large
 
     def pull(self, ids: Collection[str]) -> Iterable[Message]:
         """The replies that have arrived for messages with these ids."""
@@ -132,6 +178,9 @@ class Nodes:
         again = {node for node, start in self._starts().items() if start != self._started.get(node, start)}
         self._queries = {name: node for name, node in self._queries.items() if node not in again}
         self.rejected -= again  # a site may have mended its file
+        for node in again:
+            self._failures.pop(node, None)
+            self._retries.pop(node, None)
         for node in again & self._owners.keys():
             self.false_claims.pop(self._owners[node], None)
         return again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -20,10 +19,6 @@ class Clock(Protocol):
     def sleep(self, seconds: float, /) -> None: ...
 
 
-def _always_reachable() -> None:
-    """The default for grids that reconnect by themselves."""
-
-
 @dataclass(frozen=True)
 class Terms:
     """How requests are polled and retried, which differs between deployment and simulation; defaults: deployment."""
@@ -35,12 +30,12 @@ class Terms:
     longest_pause: float = 30.0
     attempts: int | None = None
     """Consecutive failures of a client that end the run; None: it is retried until the deadline."""
+    introductions: int = 10
+    """How often a node that fails to say which client it is is asked, before it is given up until it is restarted."""
     refusal_ends_run: bool = False
     """Whether a node's refusal ends the run with its error; if not, its client counts as absent."""
     retries: bool = True
     """Whether clients are retried when all have answered but too few replies are usable; if not, the run ends."""
-    ensure_reachable: Callable[[], None] = _always_reachable
-    """Raises when no node can ever answer again."""
 
     def pause(self, failures: int) -> float:
         """Seconds to wait after this many failures (exponential backoff)."""

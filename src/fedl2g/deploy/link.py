@@ -1,0 +1,63 @@
+"""The server's link to its SuperLink: Flower tries a call again without end, here each one has a limit."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import NoReturn
+
+import httpx
+from flwr.app import Message
+
+from fedl2g.engines.flower.nodes import MessageGrid, NodeView
+from fedl2g.errors import RunError
+
+
+@dataclass(frozen=True)
+class LimitedGrid:
+    """A grid whose calls raise RunError if the SuperLink does not answer for so many seconds."""
+
+    grid: MessageGrid
+    seconds: float
+
+    def get_nodes(self) -> list[NodeView]:
+        with self._limit():
+            return list(self.grid.get_nodes())
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str | None]:
+        with self._limit():
+            return list(self.grid.push_messages(messages))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        with self._limit():
+            return list(self.grid.pull_messages(message_ids))
+
+    @contextmanager
+    def _limit(self) -> Iterator[None]:
+        """End what runs inside the block by an alarm; only the main thread, in which Flower runs an app, gets one."""
+
+        def lost(number: int, frame: FrameType | None) -> NoReturn:
+            raise self._lost("no answer")
+
+        alarmed = threading.current_thread() is threading.main_thread()
+        if alarmed:
+            before = signal.signal(signal.SIGALRM, lost)
+            signal.setitimer(signal.ITIMER_REAL, self.seconds)
+        try:
+            yield
+        except httpx.TransportError as error:
+            raise self._lost(str(error)) from error
+        finally:
+            if alarmed:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, before)
+
+    def _lost(self, reason: str) -> RunError:
+        return RunError(
+            f"SuperLink: could not be reached for {self.seconds:.0f} s ({reason}); the last checkpoint is intact; "
+            "start the SuperLink, then the run again"
+        )

@@ -1,0 +1,49 @@
+"""A process of the simulation: serves one message after another, each for any of the nodes, with Flower's ClientApp."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from flwr.app import Context, Message, RecordDict
+
+from fedl2g.engines import wire
+from fedl2g.engines.flower.actor import client_app
+from fedl2g.engines.flower.internals import take_identity
+from fedl2g.engines.flower.records import join_records, split_records
+from fedl2g.payload import Payload
+
+
+def main() -> None:
+    """Serve the connection whose file descriptor is the first argument until the other side is gone."""
+    torch.set_num_threads(1)
+    take_identity()
+    try:
+        serve(Connection(int(sys.argv[1])))
+    except (EOFError, OSError):
+        sys.exit(0)
+
+
+def serve(connection: Connection) -> None:
+    """Answer messages; raises EOFError or OSError when the other side is gone."""
+    while True:
+        header, payload = wire.receive(connection)
+        try:
+            records, arrays = split_records(_answer(header, payload))
+        except Exception:
+            wire.send(connection, {"error": "ClientApp", "message": traceback.format_exc()})
+        else:
+            wire.send(connection, {"done": header["message"], "records": records}, arrays)
+
+
+def _answer(header: wire.Header, payload: Payload) -> RecordDict:
+    node, config = header["node"], {"partition-id": header["client"], "worker": header["worker"]}
+    request = Message(join_records(header["records"], payload), node, header["kind"])
+    return client_app(Path(header["root"]))(request, Context(1, node, config, RecordDict(), {})).content
+
+
+if __name__ == "__main__":
+    main()
