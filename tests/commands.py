@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,6 +36,7 @@ class Said:
 
 def drawn_as_text(patch: pytest.MonkeyPatch) -> None:
     """Figures are written as what they are drawn from: all of it is compared, and a picture takes long."""
+    patch.setattr("altair.utils.schemapi.DEBUG_MODE", False)  # else every part is checked against the schema
     patch.setattr(
         "fedl2g.report.charts.render._rendered", lambda spec, suffix: json.dumps(spec, sort_keys=True).encode()
     )
@@ -78,10 +78,3 @@ READING: dict[str, Callable[[str], tuple[str, ...]]] = {
     "watch": lambda run: ("watch", run, "--once", "out/page.html", "--quiet"),
 }
 """The commands that only read, by what they are called; `run` is a directory."""
-
-
-def outcome_of(run: Path) -> dict[str, Any]:
-    """All numbers of a run directory, without its times and place."""
-    from conftest import read_outcome
-
-    return read_outcome(run)

@@ -104,8 +104,7 @@ class Folder:
 
     def make(self, name: str = "") -> None:
         """Make a folder in this one, or this one itself, unless it exists."""
-        if not self.way:
-            self.root.mkdir(parents=True, exist_ok=True)
+        self.root.mkdir(parents=True, exist_ok=True)
         way = (*self.way, *_parts(name))
         for depth in range(len(way)):
             inner = Folder(self.root, way[:depth])
@@ -168,9 +167,10 @@ class Folder:
                 if error.errno in (*_LINKED, errno.ENXIO, errno.EISDIR):
                     _not_plain(self.path / name)
                 raise
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            _not_plain(self.path / name)
         with os.fdopen(descriptor, "rb" if how == os.O_RDONLY else "ab+") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                _not_plain(self.path / name)
             yield file
 
     @contextmanager
