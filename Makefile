@@ -8,6 +8,7 @@ PACKAGE := $(VENV)/.package
 TESTS := $(VENV)/.tests
 SITE := $(VENV)/.site
 RELEASE := $(VENV)/.release
+FUZZ := $(VENV)/.fuzz
 TOOLS := $(VENV)/.tools
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
@@ -17,11 +18,11 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow test-deployment test-faults fuzz check format lint types imports docs bench wheel release clean
 
-# Two seeds of twenty clients: local training, FedDistill, and FedL2G as published and with the recommended options.
+# Three seeds of twenty clients: local training, FedDistill, and FedL2G as published and with the recommended options.
 demo: $(PACKAGE)
 	$(BIN)/fedl2g compare --methods local,feddistill,fedl2g-l,fedl2g-l:preset=recommended --dataset digits \
-	  --set image_size=16 --partition iid --clients 20 --models small --rounds 25 --set method.warmup_rounds=2 \
-	  --seeds 2 --jobs 2 --out runs/demo
+	  --set image_size=16 --partition iid --clients 20 --models small --rounds 20 --set method.warmup_rounds=2 \
+	  --seeds 3 --jobs 2 --out runs/demo
 	$(BIN)/fedl2g report runs/demo -o runs/demo/report.html
 	@echo "Look at runs/demo/curves.png and runs/demo/report.html"
 
@@ -40,6 +41,11 @@ test-deployment: $(TESTS)
 # Random kills, full disks, signals, flipped bits and hostile directories; prints what it counted. Under 15 minutes.
 test-faults: $(TESTS)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m faults
+
+# Ten minutes over all parsers of files and messages, by coverage where atheris installs; what it finds becomes a test.
+SECONDS := 600
+fuzz: $(FUZZ)
+	$(BIN)/python tests/fuzz/fuzz.py --seconds $(SECONDS)
 
 check: $(TOOLS) format lint types imports docs test
 
@@ -89,6 +95,10 @@ $(PACKAGE): pyproject.toml | $(BIN)/python
 
 $(TESTS): $(PACKAGE)
 	$(INSTALL) ".[test]"
+	touch $@
+
+$(FUZZ): $(TESTS)
+	-$(INSTALL) ".[fuzz]"
 	touch $@
 
 $(SITE): $(PACKAGE)

@@ -6,12 +6,15 @@ guiding   the guiding step / double backward: time and peak memory, by architect
 layout    a training step in contiguous / in channels_last memory, by architecture
 workers   throughput of two workers / of one
 naive     a naive engine / ours
+optimizer a step of torch's optimizers / of ours, by architecture
+fedtgp    the server's time for FedTGP's prototypes / a round of local training of all clients
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shlex
 import sys
@@ -19,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +41,10 @@ from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.learning.guidance import guiding_gradient
+from fedl2g.learning.optimizer import ClippedTorch, Stepper, make_optimizer
+from fedl2g.learning.settings import Optimizer
 from fedl2g.learning.training import SampleView
+from fedl2g.methods.base import Combined
 from fedl2g.methods.registry import get_method
 from fedl2g.models import build_model
 from fedl2g.models.calibration import LAYOUTS, _stepper
@@ -59,7 +66,7 @@ MORE_ARCHITECTURES = (
     "resnet6", "resnet8", "resnet10", "resnet34", "resnet50", "resnet101", "resnet152", "vit_b_16", "vit_b_32",
 )  # fmt: skip
 EXTRA_STEPS = 100  # a round, for which the targets of `extra` are set
-SECTIONS = ("rounds", "extra", "guiding", "layout", "workers", "naive")
+SECTIONS = ("rounds", "extra", "guiding", "layout", "workers", "naive", "optimizer", "fedtgp")
 
 
 class OneRound(Observer):
@@ -266,6 +273,70 @@ class Bench:
                 name = f"{method}: naive, {cores} threads / {cores} workers, {layout} (wall)"
                 self.add("naive", ratio(name, times["naive"], times[layout], ">= 2"))
             self.add("naive", ratio(f"  A/A: naive / naive, {cores} threads", times["again"], times["naive"]))
+
+    def optimizer(self, architectures: tuple[str, ...] = ("small_cnn", "small_resnet", "cnn4", "resnet18")) -> None:
+        """Steps of the optimizers that clients may have / the plain step, with and without clipping."""
+        chosen = {
+            "plain": Optimizer(),
+            "momentum": Optimizer(momentum=0.9),
+            "adamw": Optimizer(name="adamw"),
+        }
+        for architecture in architectures:
+            model = build_model(architecture, classes=100, inputs=image_schema(3, 32, 32))
+            gradients = [torch.randn_like(p) for p in model.parameters()]
+
+            def stepping(stepper: Stepper, model: Any = model, gradients: Any = gradients) -> Callable[[], None]:
+                def play() -> None:
+                    for p, gradient in zip(model.parameters(), gradients, strict=True):
+                        p.grad = gradient
+                    stepper.step()
+
+                return play
+
+            def of_torch(kind: Any, clip: float = math.inf, model: Any = model, **options: Any) -> Stepper:
+                return ClippedTorch(kind(model.parameters(), 1e-9, **options), 1e-9, clip)
+
+            steppers = {
+                f"{name}, {limit}": make_optimizer(settings, model.parameters(), 1e-9, clip, None)
+                for name, settings in chosen.items()
+                for limit, clip in (("not clipped", math.inf), ("clipped", 1.0))
+            }
+            steppers["torch.optim.SGD, not clipped"] = of_torch(torch.optim.SGD, fused=True)
+            steppers["torch.optim.SGD, clipped"] = of_torch(torch.optim.SGD, 1.0, fused=True)
+            steppers["momentum not fused, not clipped"] = of_torch(torch.optim.SGD, momentum=0.9)
+            steppers["adamw not fused, not clipped"] = of_torch(torch.optim.AdamW)
+            subjects = {name: stepping(stepper) for name, stepper in steppers.items()}
+            subjects["again"] = stepping(steppers["plain, not clipped"])
+            times = interleaved(subjects, self.turns(subjects["plain, not clipped"], 0.2))
+            for name in subjects:
+                base = (
+                    "plain, clipped"
+                    if name.endswith(" clipped") and "not clipped" not in name
+                    else "plain, not clipped"
+                )
+                if name != base:
+                    self.add("optimizer", ratio(f"{architecture}: {name} / {base}", times[name], times[base]))
+
+    def fedtgp(self) -> None:
+        """The server's training of prototypes on 20 clients with 32 of 100 classes each / their local training."""
+        clients, classes, held = 20, 100, 32
+        base = rounds_of(federation_of(self.setup("local", steps=30, clients=clients)))
+        task = replace(self.setup("fedtgp").task, classes=classes)
+        generator = torch.Generator().manual_seed(0)
+        ids = torch.cat([torch.randperm(classes, generator=generator)[:held].sort().values for _ in range(clients)])
+        rows = torch.rand(len(ids), task.feature_dim, generator=generator)
+        combined = Combined({"ids": ids, "rows": rows, "weights": torch.ones(len(ids))})
+        method = get_method("fedtgp")
+
+        def update(epochs: int) -> Callable[[], object]:
+            server = method.server(method.options(server_epochs=epochs), task)
+            return lambda: server.update(1, combined)
+
+        epochs = (1, 10, 100)
+        times = interleaved({**{str(n): update(n) for n in epochs}, "round": base, "again": base}, self.repeats)
+        for n in epochs:
+            self.add("fedtgp", ratio(f"FedTGP's server, {n} epochs / local training", times[str(n)], times["round"]))
+        self.add("fedtgp", ratio("  A/A: local training / local training", times["again"], times["round"]))
 
 
 def federation_of(setup: Setup) -> Federation:

@@ -134,15 +134,15 @@ class Size:
 
 SIZES = {
     "small": Size(
-        {"digits": Length(15, 5), "images": Length(8, 4, 4000), "paper": Length(6, 3, 1000)},
+        {"digits": Length(15, 5), "images": Length(8, 4, 4000), "paper": Length(4, 2, 3000)},
         (
             Pass("digits", CORE, 2),
             Pass("images", CORE, 1),
             Pass("digits", CORE, 5),
             Pass("images", CORE, 3),
             Pass("digits", EVERY, 1),
-            Pass("images", MAIN, 1),
-            Pass("paper", CORE, 1),
+            Pass("images", MAIN, 3),
+            Pass("paper", CORE, 3),
             Pass("digits", EVERY, 5),
             Pass("images", EVERY, 3),
         ),

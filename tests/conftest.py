@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,12 +25,15 @@ from fedl2g.setup import Setup, prepare
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The figures that tests recorded with `record_property("figures", ...)`, for the docs: a line each."""
-    reports = [report for kind in terminalreporter.stats.values() for report in kind]
-    for report in reports:
-        for name, text in getattr(report, "user_properties", ()):
+    """The figures of `record_property("figures", {part: {what: count}})`, summed over tests: a line a part."""
+    total: dict[str, Counter[str]] = {}
+    for report in (report for kind in terminalreporter.stats.values() for report in kind):
+        for name, figures in getattr(report, "user_properties", ()):
             if name == "figures" and report.when == "call":
-                terminalreporter.write_line(f"figures: {text}")
+                for part, counts in figures.items():
+                    total.setdefault(part, Counter()).update(counts)
+    for part, counts in sorted(total.items()):
+        terminalreporter.write_line(f"{part}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LONGEST = 100  # characters shown of a rejected value
+
 
 class FedL2GError(Exception):
     """Base of all errors; the command line prints the message and exits with `exit_code`."""
@@ -46,6 +48,25 @@ def choices(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: "did you mean 'dirichlet'? known: iid, dirichlet"."""
     names = list(known)
     return f"{suggestion(name, names)}known: {', '.join(names) or 'none'}"
+
+
+def shown(value: object) -> str:
+    """A rejected value inside a sentence: on one line, short, and of an array only its shape."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and shape:
+        return f"{_article(type(value).__name__)} of shape {tuple(map(int, shape))}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def kind_of(value: object) -> str:
+    """What a rejected value is, inside a sentence: "a list", "an array"."""
+    return "nothing" if value is None else _article(type(value).__name__)
+
+
+def _article(name: str) -> str:
+    name = {"ndarray": "array"}.get(name, name)
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def count(number: int, thing: str) -> str:

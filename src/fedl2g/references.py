@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedl2g import session
 from fedl2g.errors import SettingError
 
 _IDENTIFIER = r"[^\W\d]\w*"
@@ -91,11 +92,14 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def require_trust(references: Iterable[str], source: Path | str, *, trust: bool) -> None:
-    """Raise SettingError for references from a file, unless the user trusts it."""
-    if not trust and (named := list(references)):
+    """Raise SettingError for references from a file, unless the user trusts it.
+
+    Names of networks of this session import nothing: the user made them here, or they do not exist.
+    """
+    if not trust and (named := [name for name in references if not session.is_kept(name)]):
         raise SettingError(
             f"{source} names code to import ({', '.join(named)}); if it is yours, or you trust who made it, say so "
-            "with --trust"
+            "with --trust (in Python: trust=True)"
         )
 
 

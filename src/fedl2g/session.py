@@ -6,6 +6,8 @@ that `fedl2g.session:NAME` is a reference like any other, in this process alone.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from fedl2g.errors import SettingError
@@ -22,6 +24,14 @@ def keep(name: str, factory: Any) -> str:
 def is_kept(reference: str) -> bool:
     """Whether a reference names an object of a session."""
     return reference.startswith(f"{MODULE}:")
+
+
+def readable(references: Sequence[str]) -> tuple[str, ...]:
+    """References as a reader wants them: the name of a network of this session alone, wherever it is clear."""
+    names = {one: one.partition(":")[2] for one in references if is_kept(one)}
+    short = {one: name.rpartition("_")[0] for one, name in names.items()}
+    used = Counter([*short.values(), *(one for one in set(references) if one not in names)])
+    return tuple(one if one not in names else short[one] if used[short[one]] == 1 else names[one] for one in references)
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -80,6 +80,12 @@ def test_a_data_frame_gives_the_same_data_as_its_columns():
         data(frame)
 
 
+def test_lists_of_whole_numbers_are_pixels():
+    np.testing.assert_array_equal(data(pixels().tolist(), LABELS).dataset.inputs, data(pixels(), LABELS).dataset.inputs)
+    with pytest.raises(DataError, match="its images are of type int64; expected uint8"):
+        data(pixels().astype(int) + 1, LABELS)
+
+
 def test_wrong_data_gets_a_short_sentence():
     for wrong, message in (
         (lambda: data(pixels()), "labels are missing"),
@@ -138,3 +144,14 @@ def test_another_session_says_how_to_put_it_in_a_file():
 def test_what_is_no_network_is_refused():
     with pytest.raises(SettingError, match="models: a float is not a network"):
         models_setting([1.5])
+    with pytest.raises(SettingError, match="models: an array is not a network"):
+        models_setting([pixels()])
+    with pytest.raises(SettingError, match="Sequential has lazy layers without weights yet; call it once"):
+        models_setting(nn.Sequential(nn.Flatten(), nn.LazyLinear(2)))
+
+
+def test_networks_of_a_session_are_told_by_their_names_while_these_are_clear():
+    one, two = models_setting(Net(2)), models_setting(Net(3))
+    assert session.readable((one, "cnn4")) == ("Net", "cnn4")
+    assert session.readable((one, two)) == (one.partition(":")[2], two.partition(":")[2])
+    assert session.readable((f"{__name__}:Net",)) == (f"{__name__}:Net",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def test_the_history_is_the_record_round_by_round(result: fedl2g.Result) -> None
     assert frame.loc[1:, "participants"].tolist() == [2, 2]
     assert frame["up_mb"].iloc[1:].mean() == pytest.approx(result.up_mb_per_round)
     assert "alignment" in frame
+    assert {str(kind) for kind in frame.dtypes} <= {"float64", "int64"}  # NaN, and not None, where nothing is known
 
 
 def test_client_seconds_of_a_round_are_those_of_a_client_that_replied() -> None:
@@ -80,6 +82,9 @@ def test_the_trained_networks_give_the_recorded_accuracy(result: fedl2g.Result) 
         last, _ = result.models.last.load(client).counts
         assert last / samples == result.clients["last_accuracy"][client]
     assert isinstance(result.models[1], nn.Module)
+    assert "2 clients, best" in repr(result.models)
+    with pytest.raises(KeyError, match="99 is not a client; expected 0 to 1"):
+        result.models[99]
 
 
 def test_pictures_and_the_page(result: fedl2g.Result, tmp_path: Path) -> None:
@@ -113,7 +118,8 @@ def test_arrays_and_networks_of_a_notebook() -> None:
     data, net = make_data(images, labels), network_of_a_notebook()
     result = fedl2g.run(data=data, models=[net, "small_cnn"], method="local", observers=[Counting()], **SETTINGS)
     assert seen == [0, 1, 2]
-    assert result.clients["architecture"].tolist()[1] == "small_cnn"
+    assert result.clients["architecture"].tolist() == ["Net", "small_cnn"]
+    assert fedl2g.load(result.directory).models[0]  # this session's own network needs no trust
     assert isinstance(result.models[0], nn.Module)
     with pytest.raises(SettingError, match=r"models: Net was defined in this session, and execution.engine='workers'"):
         fedl2g.run(data=data, models=[net], method="local", execution={"engine": "workers"}, **SETTINGS)
@@ -144,6 +150,46 @@ def test_wrong_arguments_are_one_sentence_without_arrays() -> None:
     with pytest.raises(SettingError) as caught:
         fedl2g.run(method="local", clients=np.zeros(10_000))
     assert len(str(caught.value)) < 300
+
+
+def test_arguments_of_another_kind_are_one_sentence() -> None:
+    array, local = np.arange(1000), {"method": "local", "quiet": True}
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: fedl2g.run("local"), "experiment: a str is not an experiment; expected fedl2g.Experiment"),  # type: ignore[arg-type]
+        (lambda: fedl2g.run(array), "experiment: an array is not an experiment"),  # type: ignore[arg-type]
+        (lambda: fedl2g.run(data=array, **local), "data: an array cannot be used as it is; .* fedl2g.data"),  # type: ignore[arg-type]
+        (lambda: fedl2g.run(data=(array, array), **local), "data: a tuple cannot be used as it is"),  # type: ignore[arg-type]
+        (lambda: fedl2g.run(out=5, **local), "out: 5 is not a path"),  # type: ignore[arg-type]
+        (lambda: fedl2g.run(observers=[print], **local), "observers: .* is not an observer"),  # type: ignore[list-item]
+        (lambda: fedl2g.run(observers=[fedl2g.Observer], **local), "observers: a class is not an observer"),  # type: ignore[list-item]
+        (lambda: fedl2g.run(method=array), r"method: an array of shape \(1000,\) is not allowed"),
+        (lambda: fedl2g.run(method={"name": "fedl2g-f", "server_lr": array}), r"server_lr: an array of shape"),
+        (lambda: fedl2g.compare([]), r"methods: \[\] is not allowed"),
+        (lambda: fedl2g.compare([5]), r"methods: \[5\] is not allowed"),  # type: ignore[list-item]
+        (lambda: fedl2g.compare(["local"], seeds=0), "seeds: 0 is not allowed"),
+        (lambda: fedl2g.compare(["local"], jobs=0), "jobs: 0 is not allowed"),
+        (lambda: fedl2g.compare(["local"], method="local"), "method: a comparison has several; expected methods="),
+        (lambda: fedl2g.load(5), "path: 5 is not a path"),  # type: ignore[arg-type]
+    ]
+    for call, message in wrong:
+        with pytest.raises(SettingError, match=message) as caught:
+            call()
+        assert len(str(caught.value)) < 300
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_dictionary_of_settings_and_a_short_run_without_a_warm_up_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in `fedl2g.run(method="fedl2g-f", rounds=40)`: the default warm-up of 50 would leave no round to train in."""
+    settings = {"method": "fedl2g-f", "clients": 2, "partition": "iid", "models": "small_cnn", "samples": 120}
+    short = fedl2g.run({**settings, "rounds": 2})
+    assert short.history["loss"].notna().tolist() == [False, False, True]
+    assert "warm-up: 1 of the 2 rounds, because the 50 of fedl2g-f would leave none" in capsys.readouterr().err
+    with pytest.raises(SettingError, match="is not more than the 3 warm-up rounds"):
+        fedl2g.run({**settings, "rounds": 2, "method": {"name": "fedl2g-f", "warmup_rounds": 3}})
+    del settings["method"]
+    found = fedl2g.compare(["local", "fedl2g-f"], rounds=2, quiet=True, **{**settings, "method.warmup_rounds": 0})
+    assert found.results["fedl2g-f"][0].history["loss"].notna().tolist() == [False, True, True]
 
 
 def test_settings_are_completed() -> None:

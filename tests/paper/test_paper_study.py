@@ -14,10 +14,11 @@ from fedl2g.cli import app
 from fedl2g.errors import SettingError
 from fedl2g.federation import Federation, Observer
 from fedl2g.models import calibration
-from fedl2g.paper.catalog import paper_experiment
+from fedl2g.paper.catalog import Cell, paper_experiment
 from fedl2g.paper.study import Study, run_cells
 from fedl2g.paper.tables import provenance, sheets
 from fedl2g.round.record import RoundRecord
+from fedl2g.runs.result import RunResult
 
 runner = CliRunner()
 
@@ -71,6 +72,21 @@ def test_show_prints_and_writes_ours_the_papers_and_the_difference(out: Path) ->
     assert [(r["method"], r["column"]) for r in csv.DictReader((out / "smoke" / "quiz_size.csv").open())] == [
         ("fedl2g-f", "10")
     ]
+
+
+def test_the_notes_say_on_which_samples_the_best_rounds_were_chosen(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, experiment = Study.open(out, "smoke"), paper_experiment("server_lr")
+    before = provenance(experiment, study, sheets(experiment, study))[0]
+    assert before.endswith("Accuracies: best round chosen on test data.")
+    original = study.result
+
+    def on_validation(cell: Cell) -> RunResult | None:
+        found = original(cell)
+        return None if found is None else dataclasses.replace(found, selection="validation")
+
+    monkeypatch.setattr(study, "result", on_validation)
+    after = provenance(experiment, study, sheets(experiment, study))[0]
+    assert after.endswith("Accuracies: best round chosen on validation data.")
 
 
 def test_rates_of_the_two_variants_are_two_tables_as_in_the_paper(out: Path) -> None:

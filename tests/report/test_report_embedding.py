@@ -123,3 +123,16 @@ def test_side_by_side_a_kind_has_one_form(folder: Path) -> None:
     for scale in scales:
         assert scale["domain"] == scales[0]["domain"][: len(scale["domain"])]
         assert scale["range"] == scales[0]["range"][: len(scale["range"])]
+
+
+def test_figures_write_no_weights_anywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a file or folder is written")
+
+    (run,) = read_runs([folder / "fedl2g-l"])
+    before = sorted(folder.rglob("*"))
+    with monkeypatch.context() as patch:
+        for target in ("tempfile.mkdtemp", "safetensors.torch.save_file", "os.link", "shutil.copyfile"):
+            patch.setattr(target, refuse)
+        assert embedding.embed(run) is not None
+    assert sorted(folder.rglob("*")) == before

@@ -143,8 +143,11 @@ def test_wandb_offline_has_every_round_once_and_says_where(tmp_path: Path, monke
 
 
 def test_the_privacy_that_was_spent_is_tracked() -> None:
-    record = RoundRecord(3, privacy={"epsilon": 1.5, "delta": 1e-5, "noise_multiplier": 2.0})
-    assert scalars(record)["privacy/epsilon"] == 1.5
+    spent = {"epsilon": 1.5, "delta": 1e-5, "noise_multiplier": 2.0}
+    assert scalars(RoundRecord(3, privacy={**spent, "simulated": 0.0}))["privacy/epsilon"] == 1.5
+    simulated = scalars(RoundRecord(3, privacy={**spent, "simulated": 1.0}))
+    assert simulated["privacy_simulated/epsilon"] == 1.5
+    assert not any(name.startswith("privacy/") for name in simulated)
 
 
 def test_an_unknown_tracker_is_a_clear_error(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import torch
 from fedl2g.experiment.policies import Privacy
 from fedl2g.methods.base import Report
 from fedl2g.payload import Payload
-from fedl2g.privacy.mechanism import KEY_VARIABLE, Mechanism
+from fedl2g.privacy.mechanism import Mechanism
+from fedl2g.privacy.noise_key import KEY_VARIABLE
 from fedl2g.rng import torch_stream
 from fedl2g.uploads.dense import Dense
 from fedl2g.uploads.protection import Protect

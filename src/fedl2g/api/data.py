@@ -130,4 +130,6 @@ def _pixels(images: NDArray[Any]) -> NDArray[Any]:
             )
         pixels: NDArray[np.uint8] = np.rint(images * 255).astype(np.uint8)
         return pixels
+    if images.dtype.kind in "iu" and images.size and images.min() >= 0 and images.max() <= 255:
+        return images.astype(np.uint8, copy=False)  # whole numbers of lists are 64 bits wide
     return images

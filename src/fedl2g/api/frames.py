@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from fedl2g import session
 from fedl2g.models.catalog import resolve_models
 from fedl2g.round.record import MB, RoundRecord, seconds_per_client, selected_record
 
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 
 def history_frame(history: Sequence[RoundRecord]) -> pd.DataFrame:
     """One row a round, round 0 being the evaluation before the first; NaN where a round was not evaluated."""
-    return pd.DataFrame([_round_row(record) for record in history]).set_index("round")
+    frame = pd.DataFrame([_round_row(record) for record in history]).set_index("round")
+    return frame.astype({name: float for name in frame if frame[name].dtype == object})  # None where nothing is known
 
 
 def clients_frame(run: RunDirectory) -> pd.DataFrame:
     """One row a client: its network, its samples, and its accuracy in the best, the first and the last evaluation."""
     about, partition, history = run.about(), run.partition(), run.history()
-    names = resolve_models(about["models"])
+    names = session.readable(resolve_models(about["models"]))
     clients = range(about["clients"])
     columns: dict[str, Any] = {"architecture": [names[client % len(names)] for client in clients]}
     if not run.deployed:  # where the samples of a deployment are, is known to its sites alone

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from fedl2g import session
-from fedl2g.errors import SettingError
+from fedl2g.errors import SettingError, kind_of
 
 _PREFIX_OF_DIGEST = 12
 
@@ -33,7 +34,7 @@ def _name(network: Any) -> str:
         return session.keep(f"{type(network).__name__}_{_digest_of_network(network)}", lambda: copy.deepcopy(network))
     if not callable(network):
         raise SettingError(
-            f"models: a {type(network).__name__} is not a network; expected a name, a torch module, or a class or "
+            f"models: {kind_of(network)} is not a network; expected a name, a torch module, or a class or "
             "function that returns one"
         )
     module, name = str(getattr(network, "__module__", "")), str(getattr(network, "__qualname__", ""))
@@ -45,6 +46,11 @@ def _name(network: Any) -> str:
 
 
 def _digest_of_network(network: nn.Module) -> str:
+    if any(is_lazy(tensor) for tensor in (*network.parameters(), *network.buffers())):
+        raise SettingError(
+            f"models: {type(network).__name__} has lazy layers without weights yet; call it once with images, or give "
+            "its class or a function that returns it"
+        )
     digest = hashlib.sha256(repr(network).encode())
     for name, tensor in network.state_dict().items():
         digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())

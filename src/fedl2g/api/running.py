@@ -8,11 +8,23 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rich.console import Console
+
 from fedl2g import session
+from fedl2g.api.arguments import (
+    data_settings,
+    dataset_of,
+    experiment_given,
+    methods_given,
+    observers_given,
+    path_given,
+    whole_number,
+)
 from fedl2g.api.comparison import ComparedMethods
 from fedl2g.api.data import Data
 from fedl2g.api.networks import models_setting
 from fedl2g.api.result import Result
+from fedl2g.api.warmup import DEFAULT_METHOD, leave_rounds_to_train
 from fedl2g.datasets import Dataset
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment, flat, overlay
@@ -31,7 +43,7 @@ def _with_settings(function: Function) -> Function:
     """The same function, whose signature also names the experiment's settings, for completion and help."""
     own = inspect.signature(function)
     kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    named = {one.name for one in kept} | {"dataset"}
+    named = {one.name for one in kept} | {"dataset"} | ({"method"} if "methods" in own.parameters else set())
     settings = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.get_default(call_default_factory=True))
         for name, field in Experiment.model_fields.items()
@@ -43,7 +55,7 @@ def _with_settings(function: Function) -> Function:
 
 @_with_settings
 def run(
-    experiment: Experiment | None = None,
+    experiment: Experiment | Mapping[str, Any] | None = None,
     out: Path | str | None = None,
     observers: Sequence[Observer] = (),
     *,
@@ -56,14 +68,19 @@ def run(
 
     `data` is what `fedl2g.data` returned, or the name of a dataset; `models` a name, a torch module, a class or
     function that returns one, or a list of these. All other settings are those of `fedl2g.Experiment`:
-    `method="fedl2g-f"`, `method={"name": "fedl2g-f", "warmup_rounds": 5}`, `execution={"engine": "workers"}`.
+    `method="fedl2g-f"`, `method={"name": "fedl2g-f", "warmup_rounds": 5}`, `execution={"engine": "workers"}`. Where a
+    method's default warm-up would take all rounds, it takes half of them, and a line says so.
 
     The run directory is `out`, or one named after the experiment below `runs/`. If it already holds this experiment,
     the run is continued, or its result returned if it is finished. `observers` are called after every round.
     """
-    chosen = _experiment(experiment, data, models, settings)
-    with closing(RoundProgress(progress_console(quiet))) as progress:
-        return Result.of(runner.run(chosen, out, [progress, *observers], data=_loaded(data), progress=progress.loading))
+    given, directory = observers_given(observers), None if out is None else path_given(out, "out")
+    console = progress_console(quiet)
+    whole, overrides = experiment_given(experiment)
+    chosen = _experiment(whole, {**overrides, **_overrides(data, models, settings)}, console)
+    with closing(RoundProgress(console)) as progress:
+        found = runner.run(chosen, directory, [progress, *given], data=dataset_of(data), progress=progress.loading)
+    return Result.of(found)
 
 
 def resume(
@@ -80,16 +97,17 @@ def resume(
     Python code that the run's own file names (its method, models or data) is only imported with `trust`. With `rounds`,
     a run is extended.
     """
+    given, directory = observers_given(observers), path_given(path, "path")
     with closing(RoundProgress(progress_console(quiet))) as progress:
         found = runner.resume(
-            path, [progress, *observers], rounds=rounds, execution=execution, trust=trust, progress=progress.loading
+            directory, [progress, *given], rounds=rounds, execution=execution, trust=trust, progress=progress.loading
         )
     return Result.of(found)
 
 
 def load(path: Path | str, *, trust: bool = False) -> Result:
     """The result of an earlier run; one that names code of yours is only opened with `trust`."""
-    result = RunDirectory.open(Path(path), trust=trust).result()
+    result = RunDirectory.open(path_given(path, "path"), trust=trust).result()
     if result is None:
         raise RunError(f"{path}: the run is not finished; continue it with fedl2g.resume({str(path)!r})")
     return Result.of(result)
@@ -115,24 +133,24 @@ def compare(
     methods is given as `compare(..., **{"method.warmup_rounds": 5})`. `jobs` runs go on at a time, in processes of
     their own.
     """
-    if isinstance(methods, str):
-        methods = methods.split(",")
-    overrides = flat(_overrides(data, models, settings))
-    comparison = Comparison.plan(None, overrides, list(methods), seeds, None if out is None else Path(out), against)
+    if "method" in settings:
+        raise SettingError("method: a comparison has several; expected methods=['local', 'fedl2g-f']")
+    names, directory = methods_given(methods), None if out is None else path_given(out, "out")
+    console = progress_console(quiet)
+    overrides = leave_rounds_to_train(flat(_overrides(data, models, settings)), names, console)
+    comparison = Comparison.plan(None, overrides, names, whole_number(seeds, "seeds"), directory, against)
     for experiment in comparison.experiments.values():
-        _require_one_process(experiment, jobs)
-    run_comparison(comparison, progress_console(quiet), jobs=jobs, data=_loaded(data))
+        _require_one_process(experiment, whole_number(jobs, "jobs"))
+    run_comparison(comparison, console, jobs=jobs, data=dataset_of(data))
     comparison.check()
     comparison.write()
     return ComparedMethods(comparison)
 
 
-def _experiment(
-    experiment: Experiment | None, data: Data | Dataset | Path | str | None, models: Any, settings: Mapping[str, Any]
-) -> Experiment:
-    overrides = _overrides(data, models, settings)
+def _experiment(experiment: Experiment | None, overrides: Mapping[str, Any], console: Console) -> Experiment:
     if experiment is None:
-        chosen = Experiment(**overlay({}, overrides))
+        method = overrides.get("method", DEFAULT_METHOD)
+        chosen = Experiment(**overlay({}, leave_rounds_to_train(overrides, [method], console)))
     elif not overrides:
         chosen = experiment
     else:
@@ -141,15 +159,9 @@ def _experiment(
     return chosen
 
 
-def _overrides(data: Data | Dataset | Path | str | None, models: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(settings)
-    if data is not None and not isinstance(data, Dataset):
-        found |= data.settings if isinstance(data, Data) else {"dataset": str(data)}
+def _overrides(data: object, models: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    found = {**settings, **data_settings(data)}
     return found if models is None else {**found, "models": models_setting(models)}
-
-
-def _loaded(data: Data | Dataset | Path | str | None) -> Dataset | None:
-    return data.dataset if isinstance(data, Data) else data if isinstance(data, Dataset) else None
 
 
 def _require_one_process(experiment: Experiment, jobs: int) -> None:

@@ -116,10 +116,14 @@ def _show(comparison: Comparison, as_json: bool) -> None:
         print_json(comparison.to_dict())
         return
     from fedl2g.report.comparison import comparison_table
+    from fedl2g.report.tables import guarantee_text
 
     print_tables(comparison_table(comparison.results, comparison.differences, screen_width()))
     for verdict in comparison.verdict_lines():
         print_line(verdict)
+    for label, results in comparison.results.items():
+        for text in dict.fromkeys(guarantee_text(result) for result in results if result.epsilon is not None):
+            print_line(f"{label}: {text}")
     if comparison.scores:
         from fedl2g.report.score_tables import compared_scores_table
 

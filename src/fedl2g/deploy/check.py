@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from fedl2g.deploy.coordinator import Coordinator, read_coordinator
 from fedl2g.deploy.package import check_package
 from fedl2g.deploy.site_file import SiteFile, read_site
-from fedl2g.errors import FedL2GError
+from fedl2g.errors import FedL2GError, SettingError
+from fedl2g.privacy.noise_key import KEY_VARIABLE, noise_key
 
 if TYPE_CHECKING:
     from fedl2g.datasets import Dataset
@@ -46,6 +47,8 @@ def check_site(
     yield _try("package", lambda: check_package(file.package, site_path))
     yield _identity(file, coordinator)
     yield _try("limits", lambda: _limits(file, coordinator))
+    if coordinator.experiment.privacy.on and coordinator.experiment.privacy.noise == "client":
+        yield _try("noise key", _noise_key)
     yield from _training(file, coordinator)
     yield _try("store", lambda: _writable(file.path(file.store)))
     yield _try("node key", lambda: _private_key(file))
@@ -73,6 +76,12 @@ def _identity(file: SiteFile, coordinator: Coordinator) -> Verdict:
 def _limits(file: SiteFile, coordinator: Coordinator) -> str:
     file.limits.check(coordinator.experiment, coordinator.federation.inputs)
     return "the coordinator's experiment is within this site's limits"
+
+
+def _noise_key() -> str:
+    if noise_key() is None:
+        raise SettingError(f"{KEY_VARIABLE}: not set; expected a long random secret where the SuperNode is started")
+    return f"{KEY_VARIABLE} is set; the SuperNode must be started with the same one"
 
 
 def _training(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:

@@ -18,6 +18,7 @@ from fedl2g.experiment import Experiment
 from fedl2g.files import reason_of
 from fedl2g.folder import Folder
 from fedl2g.learning.devices import resolve_device
+from fedl2g.privacy.noise_key import KEY_VARIABLE, check_key, key_fingerprint
 from fedl2g.references import is_reference, references_in, require_trust
 from fedl2g.schema import Schema, image_schema
 from fedl2g.seals import read_sealed, sealed, write_sealed
@@ -54,6 +55,8 @@ def _describe(file: SiteFile, request: Request) -> None:
         "inputs": request.inputs.to_json(),
         "experiment": request.experiment.model_dump(mode="json", exclude={"execution"}),
     }
+    if request.experiment.privacy.on and request.experiment.privacy.noise == "client":
+        about["noise_key"] = _bound_key(folder)
     try:
         if folder.is_file(_FEDERATION) and folder.text(_FEDERATION) == sealed(about, of=request.run):
             return
@@ -61,6 +64,21 @@ def _describe(file: SiteFile, request: Request) -> None:
     except (OSError, ValueError) as error:
         raise RunError(f"{folder.path}: cannot be written ({reason_of(error)}); check the site's store") from error
     write_sealed(folder, _FEDERATION, about, of=request.run)
+
+
+def _bound_key(folder: Folder) -> str:
+    """The fingerprint of this site's noise key in a run, which began with it; SettingError without or with another."""
+    if (fingerprint := key_fingerprint()) is None:
+        raise SettingError(
+            f"{KEY_VARIABLE}: not set at this site, which draws the noise of its uploads; expected a long random "
+            "secret; set it before the SuperNode is started"
+        )
+    described = folder.status(_FEDERATION) is not None
+    kept = read_sealed(folder, _FEDERATION, of=folder.way[-1]).get("noise_key") if described else None
+    if kept is None:
+        return fingerprint
+    check_key(kept, folder.path)
+    return str(kept)
 
 
 def stored_setup(file: SiteFile, run: str, *, trust: bool = False) -> Setup:

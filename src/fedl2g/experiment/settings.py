@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedl2g.errors import SettingError
+from fedl2g.errors import SettingError, shown
 from fedl2g.experiment import checks, files, identity, layouts
 from fedl2g.experiment.policies import Aggregation, Attack, Availability, Noise, Privacy, Replies
 from fedl2g.experiment.protocol import Choices, ProtocolName, choices_of, resolved
@@ -336,10 +336,10 @@ class Experiment(BaseModel):
 def _method_options(value: object) -> Options:
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):
-        raise SettingError(f"method: {value!r} is not allowed; expected a name or a table of settings")
+        raise SettingError(f"method: {shown(value)} is not allowed; expected a name or a table of settings")
     name = table.get("name", "fedl2g-f")
     if not isinstance(name, str):
-        raise SettingError(f"method.name: {name!r} is not allowed; expected text")
+        raise SettingError(f"method.name: {shown(name)} is not allowed; expected text")
     options = get_method(name).options
     try:
         return options.model_validate({**table, "name": name})

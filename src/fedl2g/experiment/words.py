@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from fedl2g.errors import choices
+from fedl2g.errors import choices, shown
 from fedl2g.experiment.files import SHORT
 from fedl2g.registry import Registry
 
@@ -25,7 +25,6 @@ RENAMED = {
 """Former names of settings, and their current ones."""
 
 _NUMBERS: dict[object, str] = {int: "a whole number", float: "a number"}
-_LONGEST = 100  # characters shown of a rejected value
 
 
 def table_of(field: FieldInfo) -> type[BaseModel] | None:
@@ -88,8 +87,8 @@ def one_sentence(error: ValidationError, model: type[BaseModel], prefix: str = "
         return f"{name}: is missing" + (f"; expected {expected}" if expected else "")
     if expected is None or first["type"] in ("value_error", "assertion_error"):  # raised by a validator
         message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        return f"{name}: {_shown(first['input'])} is not allowed; {message[:1].lower()}{message[1:]}"
-    return f"{name}: {_shown(first['input'])} is not allowed; expected {expected}"
+        return f"{name}: {shown(first['input'])} is not allowed; {message[:1].lower()}{message[1:]}"
+    return f"{name}: {shown(first['input'])} is not allowed; expected {expected}"
 
 
 def dotted_names(model: type[BaseModel]) -> list[str]:
@@ -124,8 +123,3 @@ def _limits(metadata: Sequence[Any]) -> str:
     words = {"at least": least, "above": above, "at most": most, "below": below}
     text = " and ".join(f"{word} {limit}" for word, limit in words.items() if limit is not None)
     return f" of {text}" if text.startswith("at ") else f" {text}" if text else ""
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

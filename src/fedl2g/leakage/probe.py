@@ -26,7 +26,7 @@ from fedl2g.methods.base import Reply, Vectors
 from fedl2g.methods.registry import get_method, method_names
 from fedl2g.payload import PRESENT, Payload
 from fedl2g.process import one_thread
-from fedl2g.round.record import MB, Selection, selected_record, selection_of
+from fedl2g.round.record import MB, Guarantee, Selection, guarantee_of, selected_record, selection_of
 from fedl2g.setup import Progress, Setup, prepare
 
 
@@ -42,6 +42,7 @@ class Leak:
     up_mb_per_round: float
     epsilon: float | None  # spent; None without a privacy guarantee
     samples: float | None  # AUC of sample membership, mean over rows; None if it cannot be probed
+    guarantee: Guarantee | None = None  # "simulated": the noise was not secret
     selection: Selection = "test"  # the samples that chose the best round
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,6 +89,7 @@ def probe(experiment: Experiment, observers: Sequence[Observer] = (), *, progres
         statistics.fmean(r.up_bytes for r in rounds) / MB if rounds else 0.0,
         rounds[-1].privacy.get("epsilon") if rounds else None,
         statistics.fmean(engine.sample_areas) if engine.sample_areas else None,
+        guarantee_of(rounds[-1].privacy) if rounds else None,
         selection_of(federation.history),
     )
 

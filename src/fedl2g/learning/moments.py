@@ -39,5 +39,7 @@ class Moments(nn.Module):
 
 
 def _zero(slot: str, parameter: nn.Parameter) -> Tensor:
-    """As torch's optimizers start: the number of steps is a float32 on the CPU."""
-    return torch.zeros((), dtype=torch.float32) if slot == STEP else torch.zeros_like(parameter, requires_grad=False)
+    """As torch's fused optimizers start: the number of steps is a float32 beside the parameter."""
+    if slot == STEP:
+        return torch.zeros((), dtype=torch.float32, device=parameter.device)
+    return torch.zeros_like(parameter, requires_grad=False)

@@ -81,12 +81,12 @@ class Augment(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    flip: bool = Field(False, description="Mirror every other image, left to right.")
+    flip: bool = Field(False, description="Mirror each image, left to right, with a chance of one half.")
     crop: int = Field(
         0,
         ge=0,
         le=1024,
-        description="Pad images with so many black pixels on each side and cut the old size out again.",
+        description="Pad images with so many black pixels on each side and cut the old size out of a random place.",
     )
 
     @property

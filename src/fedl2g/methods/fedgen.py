@@ -121,7 +121,7 @@ class FedGenServer(SharedHeadServer[FedGenOptions]):
     def _train_generator(self, round: int, heads: list[Payload], weights: list[float]) -> None:
         options, stream = self.options, rng.torch_stream(self.task.seed, "fedgen", round)
         head, generator = self.shared.network.eval(), cast(Generator, self.generator.network.train())
-        optimizer = torch.optim.Adam(generator.parameters(), options.server_lr)
+        optimizer = torch.optim.Adam(generator.parameters(), options.server_lr, fused=True)
         self.moments.attach(optimizer)
         for _ in range(options.server_epochs):
             labels = draw_labels(self.counts, options.server_batch_size, stream)

@@ -6,7 +6,7 @@ import csv
 import io
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,12 +186,10 @@ def _mark_best(entries: dict[str, Entry]) -> dict[str, Entry]:
     ours = pick((e.ours for e in entries.values() if e.ours is not None), default=None)
     theirs = pick((paper_number(e.paper) for e in entries.values() if e.paper is not None), default=None)
     return {
-        m: Entry(
-            **{
-                **vars(e),
-                "best": e.ours is not None and e.ours == ours,
-                "paper_best": e.paper is not None and paper_number(e.paper) == theirs,
-            }
+        m: replace(
+            e,
+            best=e.ours is not None and e.ours == ours,
+            paper_best=e.paper is not None and paper_number(e.paper) == theirs,
         )
         for m, e in entries.items()
     }
@@ -203,11 +201,13 @@ def provenance(experiment: PaperExperiment, study: Study, tables: Sequence[Sheet
     finished = [e for e in entries if e.ours is not None]
     seeds = sorted({seed for e in finished for seed in e.seeds})
     commits: set[str] = set()
-    for cell in study.cells(experiment, max(len(seeds), 1)):
+    cells = study.cells(experiment, max(len(seeds), 1))
+    chosen = chosen_on(*(result.selection for cell in cells if (result := study.result(cell)) is not None))
+    for cell in cells:
         run = study.run_of(cell)
         if run is not None:
             commits.add(str(run.environment().get("commit") or f"fedl2g {run.environment().get('fedl2g')}"))
-    lines = [f"Scale: {study.scale.name} ({study.scale.summary}). Accuracies: {chosen_on('test')}."]
+    lines = [f"Scale: {study.scale.name} ({study.scale.summary}). Accuracies: {chosen or 'none yet'}."]
     if study.scale.name != "full":
         lines.append(
             "NOT a reproduction of the paper's numbers: the setting differs, so the difference column compares two "

@@ -19,7 +19,6 @@ upload, against the server too, for a client known to take part: there is no amp
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,11 +26,12 @@ import torch
 from torch import Tensor
 
 from fedl2g.experiment import Experiment
+from fedl2g.experiment.identity import SITES
 from fedl2g.experiment.policies import Privacy
 from fedl2g.payload import PRESENT, Payload
 from fedl2g.privacy.accounting import epsilon_spent, solve_noise_multiplier
+from fedl2g.privacy.noise_key import noise_key
 
-KEY_VARIABLE = "FEDL2G_NOISE_KEY"
 _MARGIN = 1 - 1e-6  # keeps the norm within the bound despite rounding after clipping
 
 
@@ -44,12 +44,19 @@ class Mechanism:
     participation: float
     rounds: int
     seed: int
+    simulated: bool = True
+    """Whether somebody who knows the settings knows the noise: the guarantee then holds for nobody."""
 
     @classmethod
     def of(cls, experiment: Experiment) -> Mechanism | None:
         """The mechanism of an experiment; None without a guarantee."""
         e = experiment
-        return cls(e.privacy, e.clients, e.participation, e.rounds, e.seed) if e.privacy.on else None
+        if not e.privacy.on:
+            return None
+        # Sites draw the noise of their uploads themselves, and do not without a key of their own.
+        drawn_at_sites = e.dataset == SITES and e.privacy.noise == "client"
+        simulated = noise_key() is None and not drawn_at_sites
+        return cls(e.privacy, e.clients, e.participation, e.rounds, e.seed, simulated)
 
     @property
     def noise_multiplier(self) -> float:
@@ -124,5 +131,5 @@ class Mechanism:
 
 def with_key(purpose: str) -> str:
     """The purpose of a secret random stream: includes this machine's key, if one is set."""
-    key = os.environ.get(KEY_VARIABLE)
+    key = noise_key()
     return f"{purpose}/{key}" if key else purpose

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedl2g import session
 from fedl2g.errors import FedL2GError
 from fedl2g.models.catalog import resolve_models
-from fedl2g.report.collect import Group, Run
+from fedl2g.report.collect import DATA_SETTINGS, Group, Run
 from fedl2g.report.series import number
 from fedl2g.round.record import selected_record
 from fedl2g.runs.verdicts import DEFAULT_REFERENCE, Difference, against, same_clients
 
 Row = dict[str, Any]
-
-_DATA = ("dataset", "samples", "image_size", "partition", "clients", "test_fraction")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _by_data(groups: Iterable[Group]) -> list[list[Group]]:
     found: dict[str, list[Group]] = {}
     for group in groups:
         settings = group.runs[0].settings
-        found.setdefault(str([settings.get(name) for name in _DATA]), []).append(group)
+        found.setdefault(str([settings.get(name) for name in DATA_SETTINGS]), []).append(group)
     return list(found.values())
 
 
@@ -108,7 +108,7 @@ def architectures_of(run: Run) -> tuple[str, ...]:
     if run.directory.deployed:
         return ()  # sites know their own
     try:
-        return resolve_models(run.settings["models"])
+        return session.readable(resolve_models(run.settings["models"]))
     except (FedL2GError, KeyError):
         return ()  # written by a version with other names: the page does without
 
@@ -118,15 +118,12 @@ class _Clients:
 
     def __init__(self, run: Run) -> None:
         self.seed = run.seed
-        self._architectures: tuple[str, ...] = ()
+        self._architectures = architectures_of(run)
         self._samples: list[int] = []
         if run.directory.deployed:
             return  # sites know their own
-        try:
-            self._architectures = resolve_models(run.settings["models"])
+        with suppress(FedL2GError):  # a damaged partition: the page does without
             self._samples = [len(train) for train in run.directory.partition().train]
-        except (FedL2GError, KeyError):
-            pass  # written by a version with other names: the page does without
 
     def row(self, client: int) -> Row:
         names = self._architectures

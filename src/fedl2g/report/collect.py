@@ -68,6 +68,12 @@ class Run:
             return None
 
 
+DATA_SETTINGS = (
+    "dataset", "samples", "image_size", "partition", "clients", "test_fraction", "protocol", "partition_seed",
+)  # fmt: skip
+"""The settings that say, with the seed, which samples each client has."""
+
+
 @dataclass(frozen=True)
 class Group:
     """Runs that differ only in their seed."""

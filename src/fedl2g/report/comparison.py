@@ -145,7 +145,7 @@ _MEANINGS = {
 
 def _caption(results: Mapping[str, Sequence[RunResult]], columns: Mapping[str, object]) -> str:
     all_results = [result for found in results.values() for result in found]
-    chosen = ", ".join(sorted({chosen_on(result.selection) for result in all_results}))
+    chosen = chosen_on(*(result.selection for result in all_results))
     diverged = [
         f"{label} diverged with seed {result.seed} in round {result.rounds + 1}"
         for label, found in results.items()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.report.clients import Compared, compare_groups
-from fedl2g.report.collect import Group, Run, group_runs, partition_counts
+from fedl2g.report.collect import DATA_SETTINGS, Group, Run, group_runs, partition_counts
 from fedl2g.report.presence import presence
 from fedl2g.round.record import RoundRecord
 from fedl2g.version import __version__
@@ -95,12 +95,12 @@ def _dense(group: Group, traits: Traits) -> bool:
 def _partitions(runs: Sequence[Run], progress: Progress) -> list[Named]:
     chosen: dict[tuple[str, ...], Run] = {}
     for run in (run for run in runs if not run.directory.deployed):
-        keys = ("dataset", "samples", "partition", "clients", "seed", "test_fraction")
-        chosen.setdefault(tuple(str(run.settings.get(k)) for k in keys), run)
+        chosen.setdefault(tuple(str(run.settings.get(name)) for name in (*DATA_SETTINGS, "seed")), run)
     result = []
-    for done, (key, run) in enumerate(list(chosen.items())[:MAX_PARTITIONS]):
+    for done, run in enumerate(list(chosen.values())[:MAX_PARTITIONS]):
         progress("reading partitions", done, len(chosen))
-        name = f"{Path(key[0]).stem}, {key[2]}, {key[3]} clients, seed {key[4]}"
+        dataset, partition, clients = (str(run.settings[name]) for name in ("dataset", "partition", "clients"))
+        name = f"{Path(dataset).stem}, {partition}, {clients} clients, seed {run.seed}"
         result.append(Named(name, partition_counts(run)))
     return result
 

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedl2g.report.collect import Group, Run
+from fedl2g.report.collect import DATA_SETTINGS, Group, Run
 from fedl2g.report.series import band, best_accuracy, number, trained_losses
 from fedl2g.runs.verdicts import DEFAULT_REFERENCE
 
@@ -57,5 +57,5 @@ def over_seeds(values: Sequence[float]) -> dict[str, Any]:
 
 
 def _data_key(run: Run) -> str:
-    names = ("dataset", "samples", "image_size", "partition", "models", "clients", "participation", "seed")
-    return json.dumps([run.settings.get(name) for name in (*names, "local_epochs", "client_lr", "batch_size")])
+    names = (*DATA_SETTINGS, "seed", "models", "participation", "local_epochs", "client_lr", "batch_size")
+    return json.dumps([run.settings.get(name) for name in names])

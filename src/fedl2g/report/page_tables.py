@@ -12,7 +12,7 @@ from fedl2g.report.collect import Group, Run, diverged_round
 from fedl2g.report.content import Content
 from fedl2g.report.drawings import reference_name
 from fedl2g.report.series import accuracy_series, cost
-from fedl2g.round.record import Accuracy, chosen_on, selected_record, selection_of
+from fedl2g.round.record import Accuracy, chosen_on, guarantee_of, selected_record, selection_of
 from fedl2g.runs.verdicts import Difference, points
 
 ABSENT = "\N{EN DASH}"
@@ -53,7 +53,7 @@ def results_caption(content: Content) -> str:
     """What the numbers of the table are."""
     several = any(len(group.runs) > 1 for group in content.groups)
     spread = "mean ± standard deviation over seeds" if several else "one seed, so no spread is known"
-    chosen = ", ".join(sorted({chosen_on(selection_of(run.history)) for run in content.runs}))
+    chosen = chosen_on(*(selection_of(run.history) for run in content.runs))
     return f"Test accuracy pooled over clients, {spread}; {chosen}. Bold: the highest mean."
 
 
@@ -153,7 +153,7 @@ def run_tables(content: Content) -> str:
     seeds = ", ".join(map(str, sorted({run.seed for run in content.runs})))
     parts += ["<h3>Settings of all runs</h3>", _plain(["setting", "value"], [["seeds", seeds], *common.items()])]
     if spent := _privacy(groups):
-        head = ["method", "seed", "epsilon spent", "delta", "noise multiplier"]
+        head = ["method", "seed", "guarantee", "epsilon spent", "delta", "noise multiplier"]
         parts += ["<h3>Differential privacy of uploads, by client</h3>", _plain(head, spent)]
     machines = _environments(content.runs)
     shown = "".join(_plain(["", f"{count} {'run' if count == 1 else 'runs'}"], found) for found, count in machines)
@@ -189,10 +189,10 @@ def _settings(groups: Sequence[Group]) -> tuple[dict[str, str], dict[str, list[s
 def _privacy(groups: Sequence[Group]) -> list[list[object]]:
     names = ("epsilon", "delta", "noise_multiplier")
     return [
-        [group.label, run.seed, *(f"{run.history[-1].privacy[name]:.3g}" for name in names)]
+        [group.label, run.seed, guarantee_of(last), *(f"{last[name]:.3g}" for name in names)]
         for group in groups
         for run in group.runs
-        if run.history and "epsilon" in run.history[-1].privacy
+        if run.history and "epsilon" in (last := run.history[-1].privacy)
     ]
 
 

@@ -39,9 +39,9 @@ def compared_scores_table(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> T
         for name in _COLUMNS:
             values = [one[name] for one in overall if one.get(name) is not None]
             means[label][name] = sum(values) / len(values) if values else None
-    selections = {chosen_on(scores["selection"]) for runs in found.values() for scores in runs}
+    chosen = chosen_on(*(scores["selection"] for runs in found.values() for scores in runs))
     table = _table("Best models, in % of the test samples, mean over seeds", "method", _COLUMNS, means)
-    table.caption = f"over all clients' test samples; {', '.join(sorted(selections))}"
+    table.caption = f"over all clients' test samples; {chosen}"
     return table
 
 

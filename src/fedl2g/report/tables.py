@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from fedl2g.privacy.noise_key import KEY_VARIABLE
 from fedl2g.report.comparison import percent
-from fedl2g.round.record import RoundRecord, chosen_on
+from fedl2g.round.record import RoundRecord, chosen_on, epsilon_text
 from fedl2g.runs.result import RunResult
 
 if TYPE_CHECKING:
@@ -74,12 +75,11 @@ def leak_table(leaks: Iterable[Leak]) -> Table:
             f"{leak.all_rounds:.3f}",
             "" if leak.samples is None else f"{leak.samples:.3f}",
             f"{leak.up_mb_per_round:.3f}",
-            "" if leak.epsilon is None else f"{leak.epsilon:.3g}",
+            "" if leak.epsilon is None else epsilon_text(leak.epsilon, leak.guarantee),
         )
     table.caption = (
         "AUC of guessing a client's classes from its uploads, and of guessing, with its network, whether a sample was "
-        "in an upload: 1 is certainty, 0.5 is guessing; "
-        + ", ".join(sorted({chosen_on(one.selection) for one in shown}))
+        "in an upload: 1 is certainty, 0.5 is guessing; " + chosen_on(*(one.selection for one in shown))
     )
     return table
 
@@ -96,4 +96,10 @@ def _further_scores(result: RunResult) -> dict[str, str]:
 def _guarantee(result: RunResult) -> dict[str, str]:
     if result.epsilon is None:
         return {}
-    return {"privacy": f"({result.epsilon:.3g}, {result.delta:g})-differential privacy of uploads, by client"}
+    return {"privacy": guarantee_text(result)}
+
+
+def guarantee_text(result: RunResult) -> str:
+    """The guarantee of a run that has one, and what it is worth."""
+    worth = "" if result.guarantee == "secret noise" else f"; simulated: the noise is not secret without {KEY_VARIABLE}"
+    return f"({result.epsilon:.3g}, {result.delta:g})-differential privacy of uploads, by client{worth}"

@@ -53,6 +53,7 @@ class PrivacyLedger(Ledger):
                 "epsilon": self._epsilon(self._rounds, self._participations),
                 "delta": self.mechanism.settings.delta,
                 "noise_multiplier": self.mechanism.noise_multiplier,
+                "simulated": float(self.mechanism.simulated),
             }
 
     def state_dict(self) -> State:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 MB = 2**20
 Selection = Literal["validation", "test"]
+Guarantee = Literal["simulated", "secret noise"]
 
 _STRICT: ConfigDict = {"extra": "forbid", "allow_inf_nan": False}  # records are read back from files
 
@@ -71,7 +72,9 @@ class RoundRecord:
     refused: dict[int, str] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)  # participants without a reply, and why
     server: dict[str, float] = field(default_factory=dict)  # the method's own numbers
-    privacy: dict[str, float] = field(default_factory=dict)  # epsilon spent so far, its delta, the noise multiplier
+    privacy: dict[str, float] = field(
+        default_factory=dict
+    )  # epsilon so far, delta, noise multiplier, simulated (0 or 1)
     hostile: list[int] = field(default_factory=list)  # simulated: participants that attacked
     away: dict[int, str] = field(default_factory=dict)  # simulated: clients that were away or did not reply, and why
     late: dict[int, int] = field(default_factory=dict)  # simulated: replies used now, and the round they belong to
@@ -115,9 +118,21 @@ def selection_of(history: Sequence[RoundRecord]) -> Selection:
     return "validation" if found else "test"
 
 
-def chosen_on(selection: Selection) -> str:
-    """How the best round was chosen, in words for tables and pages."""
-    return f"best round chosen on {selection} data"
+def guarantee_of(privacy: Mapping[str, float]) -> Guarantee | None:
+    """What a record's privacy is worth; None without any. An older record does not say: then it is simulated."""
+    if "epsilon" not in privacy:
+        return None
+    return "simulated" if privacy.get("simulated", 1.0) else "secret noise"
+
+
+def epsilon_text(epsilon: float, guarantee: Guarantee | None) -> str:
+    """A spent epsilon for people to read: labelled, if nobody is protected because the noise is not secret."""
+    return f"{epsilon:.3g}" if guarantee == "secret noise" else f"{epsilon:.3g} (simulated)"
+
+
+def chosen_on(*selections: Selection) -> str:
+    """How the best rounds were chosen, in words for tables and pages."""
+    return ", ".join(f"best round chosen on {selection} data" for selection in sorted(set(selections)))
 
 
 @functools.cache

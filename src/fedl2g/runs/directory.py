@@ -24,6 +24,7 @@ from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment.identity import SITES
 from fedl2g.files import appearing, quoted, reason_of
 from fedl2g.folder import MIB, SMALL, Folder
+from fedl2g.privacy.noise_key import check_key, key_fingerprint
 from fedl2g.references import load_plugin, loaded_plugins, references_in, require_trust
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.locking import is_locked, locked
@@ -83,6 +84,7 @@ class RunDirectory:
             "fingerprint": experiment.fingerprint,
             "dataset_fingerprint": setup.dataset.fingerprint,
             "plugins": loaded_plugins(),
+            **({"noise_key": key_fingerprint()} if experiment.privacy.on else {}),
             "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "files": {name: [digest(text.encode())] for name, text in files.items()},
         }
@@ -204,6 +206,16 @@ class RunDirectory:
             raise RunError(f"{self.path / 'run.json'}: 'plugins' is not a list of names; restore the file from a copy")
         loaded = {Path(plugin).name for plugin in loaded_plugins()}
         return [plugin for plugin in stored if Path(plugin).name not in loaded]
+
+    def check_noise_key(self) -> None:
+        """Raise SettingError unless the noise of a privacy guarantee would be drawn as when the run was started."""
+        about = self.about()
+        if "noise_key" not in about:
+            raise RunError(
+                f"{self.path / 'run.json'}: 'noise_key' is missing, which a run with a privacy guarantee has; restore "
+                "the file from a copy, or start a new run"
+            )
+        check_key(about["noise_key"], self.path)
 
     def environment(self) -> dict[str, Any]:
         """Versions, CPU and threads of the machine that started the run."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedl2g.datasets import Dataset
 from fedl2g.engines.host import EVALUATION_BATCH, Host
 from fedl2g.engines.states import State
-from fedl2g.errors import PayloadError, RunError, SettingError
+from fedl2g.errors import PayloadError, RunError, SettingError, count, shown
 from fedl2g.methods.base import AnyClientHalf
 from fedl2g.methods.registry import get_method
 from fedl2g.models import SplitModel
@@ -71,6 +71,9 @@ class TrainedModels(Mapping[int, SplitModel]):
         self.which: Which = which
         self._data = data
 
+    def __repr__(self) -> str:
+        return f"<trained networks of {count(len(self), 'client')}, {self.which}, in {self.directory.path}>"
+
     @property
     def best(self) -> TrainedModels:
         """The networks after the best round."""
@@ -83,7 +86,7 @@ class TrainedModels(Mapping[int, SplitModel]):
 
     def __getitem__(self, client: int) -> SplitModel:
         if client not in range(len(self)):
-            raise KeyError(client)
+            raise KeyError(f"{shown(client)} is not a client; expected 0 to {len(self) - 1}")
         return self.load(client).network
 
     def __iter__(self) -> Iterator[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fedl2g import session
 from fedl2g.display import visible
 from fedl2g.errors import RunError
 from fedl2g.experiment import flat
@@ -105,6 +106,7 @@ def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         best = "" if row["best_accuracy"] is None else f"{row['best_accuracy']:.2%}"
         done = "" if row["rounds"] is None else f"{row['rounds_done']}/{row['rounds']}"
+        row = {**row, "models": row["models"] and ",".join(session.readable(row["models"].split(",")))}
         about = ["" if row[name] is None else str(row[name]) for name in named]
         differs = " ".join(f"{name}={value}" for name, value in row["differs"].items())
         lines.append((*about, done, best, row["status"], differs, row["run"]))

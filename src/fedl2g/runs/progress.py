@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 
 from fedl2g.federation import Federation, Observer
-from fedl2g.round.record import MB, RoundRecord, selected_record
+from fedl2g.round.record import MB, RoundRecord, epsilon_text, guarantee_of, selected_record
 from fedl2g.runs.console import StatusLine, working
 
 _WIDE = 110  # columns of a terminal that has room for long bars
@@ -107,5 +107,5 @@ def round_status(history: Sequence[RoundRecord]) -> str:
     if (loss := history[-1].loss) is not None:
         parts.append(f"loss {loss:.4f}")
     if (spent := history[-1].privacy.get("epsilon")) is not None:
-        parts.append(f"epsilon {spent:.3g}")
+        parts.append(f"epsilon {epsilon_text(spent, guarantee_of(history[-1].privacy))}")
     return "  ".join(parts)

@@ -8,9 +8,18 @@ import sys
 import types
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from fedl2g.round.record import MB, RoundRecord, Selection, seconds_per_client, selected_record, selection_of
+from fedl2g.round.record import (
+    MB,
+    Guarantee,
+    RoundRecord,
+    Selection,
+    guarantee_of,
+    seconds_per_client,
+    selected_record,
+    selection_of,
+)
 
 Status = Literal["finished", "stopped early", "diverged"]
 
@@ -37,6 +46,7 @@ class RunResult:
     run: str  # the run directory
     epsilon: float | None = None  # spent in total; None without a privacy guarantee
     delta: float | None = None
+    guarantee: Guarantee | None = None  # "simulated": the noise was not secret; None without a privacy guarantee
     refused: int = 0  # replies that were refused, over all rounds
     selection: Selection = "test"  # the samples that chose the best round
     test_accuracy: float | None = None  # in the best round; equal to `best_accuracy`
@@ -95,6 +105,7 @@ def summarize(
         run=run,
         epsilon=rounds[-1].privacy.get("epsilon") if rounds else None,
         delta=rounds[-1].privacy.get("delta") if rounds else None,
+        guarantee=guarantee_of(rounds[-1].privacy) if rounds else None,
         refused=sum(len(r.refused) for r in rounds),
         selection=selection_of(history),
         test_accuracy=best.accuracy.pooled,
@@ -140,7 +151,7 @@ def _kinds() -> dict[str, Any]:
 def _fits(value: object, kind: Any) -> bool:
     """Whether a value from a file has the given type; numbers must be finite, and booleans are not numbers."""
     origin, inside = get_origin(kind), get_args(kind)
-    if origin is types.UnionType:
+    if origin in (types.UnionType, Union):  # the second with a Literal
         return any(_fits(value, one) for one in inside)
     if origin is Literal:
         return value in inside

@@ -63,6 +63,8 @@ def run_site(setup: Setup, path: Path, open_clients: OpenEngine, observers: Sequ
         directory = RunDirectory.create(path, setup)
     # A server whose SuperLink was killed keeps the lock until its retries time out.
     with directory.lock(wait=setup.experiment.execution.link_seconds + _SHUTDOWN_SECONDS):
+        if setup.experiment.privacy.on:
+            directory.check_noise_key()
         extend(directory, setup.experiment)
         return directory.result() or execute(directory, setup, observers, open_clients, interruptible=False)
 
@@ -123,5 +125,7 @@ def _continue(
                 f"dataset: {experiment.dataset!r} is not the one {directory.path} was started with; restore that "
                 "dataset, or choose another --out"
             )
+        if experiment.privacy.on:
+            directory.check_noise_key()
         extend(directory, experiment)
         return execute(directory, Setup(experiment, dataset, directory.partition()), observers)

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +19,7 @@ from fedl2g.errors import SettingError, choices
 from fedl2g.experiment import flat
 from fedl2g.federation import Federation, Observer
 from fedl2g.files import quoted
-from fedl2g.round.record import MB, RoundRecord, seconds_per_client
+from fedl2g.round.record import MB, RoundRecord, guarantee_of, seconds_per_client
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -57,7 +57,7 @@ def scalars(record: RoundRecord) -> dict[str, float]:
         "replies/missing": float(len(record.missing)),
         **{f"clients/{name}": value for name, value in record.metrics.items()},
         **{f"server/{name}": value for name, value in record.server.items()},
-        **{f"privacy/{name}": value for name, value in record.privacy.items()},
+        **_privacy(record.privacy),
     }
     if (accuracy := record.accuracy) is not None:
         values |= {"accuracy/pooled": accuracy.pooled, "accuracy/mean": accuracy.mean, "accuracy/std": accuracy.std}
@@ -65,6 +65,12 @@ def scalars(record: RoundRecord) -> dict[str, float]:
         values |= {"accuracy/validation": accuracy.validation, "accuracy/balanced": accuracy.balanced}
         values["accuracy/macro_f1"] = accuracy.macro_f1
     return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def _privacy(spent: Mapping[str, float]) -> dict[str, float]:
+    """The privacy of a record; a guarantee whose noise was not secret is not shown under the name of one."""
+    label = "privacy_simulated" if guarantee_of(spent) == "simulated" else "privacy"
+    return {f"{label}/{name}": value for name, value in spent.items()}
 
 
 class Tracker(Observer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import altair as alt
 
@@ -89,34 +90,50 @@ def differences(rows: Sequence[Row], look: Look, *, against: str, title: str = "
     return titled(switchable(chart.properties(width=width(look, pixels), height=place["height"]), look), title)
 
 
+_BAR = 11  # pixels of a bar in `by_group`
+_NAME = 110  # and the most for the name of its method
+
+
 def by_group(rows: Sequence[Row], look: Look, *, against: str, title: str = "", pixels: int = 430) -> Panel:
     """The mean difference of the clients of each `group` (an architecture), a bar per group and method.
 
     Rows have `method`, `group`, `difference` (the mean, in points) and `clients` (how many it is the mean of).
     """
     groups = list(dict.fromkeys(row["group"] for row in rows))
-    each = 9 * len({row["method"] for row in rows})
-    place = label_above("group", groups, each)
+    methods = {row["method"] for row in rows}
+    place = label_above("group", groups, _BAR * len(methods))
+    room = min(max(len(method) for method in methods) * 5 + 6, _NAME)
     across = alt.X(
-        "difference:Q", title=f"mean accuracy minus {against}, points", axis=alt.Axis(format="+~f", tickCount=6)
+        "difference:Q",
+        title=f"mean accuracy minus {against}, points",
+        axis=alt.Axis(format="+~f", tickCount=6),
+        scale=alt.Scale(padding=room),
     )
-    bar = (
-        alt.Chart()
-        .mark_bar(cornerRadiusEnd=2)
-        .encode(
-            x=across,
-            y=place["y"],
-            yOffset=alt.YOffset("method:N", sort=look.labels, scale=alt.Scale(paddingInner=0.15)),
-            color=colour(look, symbol="square"),
-            tooltip=[
-                alt.Tooltip("group:N", title="clients with"),
-                alt.Tooltip("method:N"),
-                _value("difference", "mean difference, points", "+.2f"),
-                alt.Tooltip("clients:Q", title="clients and seeds"),
-            ],
-        )
+    base = alt.Chart().encode(
+        y=place["y"], yOffset=alt.YOffset("method:N", sort=look.labels, scale=alt.Scale(paddingInner=0.15))
     )
-    chart = alt.layer(bar, _zero("x"), data=values(rows))
+    bar = base.mark_bar(cornerRadiusEnd=2).encode(
+        x=across,
+        color=colour(look, symbol="square"),
+        tooltip=[
+            alt.Tooltip("group:N", title="clients with"),
+            alt.Tooltip("method:N"),
+            _value("difference", "mean difference, points", "+.2f"),
+            alt.Tooltip("clients:Q", title="clients and seeds"),
+        ],
+    )
+    # The name stands on the other side of zero, where it covers no bar.
+    sides: tuple[tuple[str, Literal["left", "right"], int], ...] = (
+        ("datum.difference < 0", "left", 4),
+        ("datum.difference >= 0", "right", -4),
+    )
+    names = [
+        base.transform_filter(side)
+        .mark_text(align=align, baseline="middle", dx=dx, fontSize=9, limit=_NAME)
+        .encode(x=alt.datum(0), text="method:N")
+        for side, align, dx in sides
+    ]
+    chart = alt.layer(bar, *names, _zero("x"), data=values(rows))
     return titled(switchable(chart.properties(width=width(look, pixels), height=place["height"]), look), title)
 
 

@@ -1,0 +1,236 @@
+"""What the fuzzer feeds: a parser each of files or messages, and valid examples to start from.
+
+A target takes any bytes. It may refuse them by an error of the package; any other exception is a finding.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fedl2g.datasets import Partition, load_dataset, make_partition
+from fedl2g.datasets.tables import Roles
+from fedl2g.engines.base import Evaluation
+from fedl2g.engines.flower import messages
+from fedl2g.engines.flower.messages import Request
+from fedl2g.errors import FedL2GError
+from fedl2g.experiment import Experiment, overlay, parse_override
+from fedl2g.methods.base import Reply, Report
+from fedl2g.payload import check_payload, class_vector_spec, from_bytes, to_bytes
+from fedl2g.references import is_reference, parse_reference, references_in
+from fedl2g.round.record import RoundRecord
+from fedl2g.runs.checkpoint import Checkpoint
+from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.overview import overview
+from fedl2g.runs.result import RunResult
+from fedl2g.schema import image_schema
+
+logging.disable(logging.CRITICAL)
+_LIMIT = 2**16
+_PAYLOAD = {"ids": torch.tensor([0, 2]), "rows": torch.ones(2, 3)}
+_EXPERIMENT = Experiment(method="feddistill", samples=100, image_size=16, clients=4, rounds=5)
+_RECORD = RoundRecord(1, [0, 1], loss=1.5, client_losses={0: 1.0}, refused={1: "NaN"}, server={"guide_step": 0.1})
+_RESULT = RunResult("m", 0, "finished", 5, 0.5, 3, 0.4, 0.4, 0.1, 1.0, {}, 0.1, 0.1, 1.0, 1.0, "here")
+_KINDS = {"about": ConfigRecord, "report": ConfigRecord, "refusal": ConfigRecord, "identity": ConfigRecord}
+_PARTITION = {"train": [[0, 1, 2], [6, 7]], "test": [[3, 4], [8]]}
+_LABELS = np.arange(12) % 3
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parser, and inputs that it accepts."""
+
+    feed: Callable[[bytes], object]
+    examples: tuple[bytes, ...]
+
+    def __call__(self, data: bytes) -> bool:
+        """Whether the input was accepted; raises what no input should cause."""
+        try:
+            self.feed(data)
+        except FedL2GError:
+            return False
+        return True
+
+
+_folder: list[Path] = []
+
+
+def folder() -> Path:
+    """An empty folder in memory, where there is one."""
+    if not _folder:
+        base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        _folder.append(Path(tempfile.mkdtemp(prefix="fuzz-", dir=base)))
+    shutil.rmtree(_folder[0], ignore_errors=True)
+    _folder[0].mkdir()
+    return _folder[0]
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _payload(data: bytes) -> None:
+    check_payload(from_bytes(data), class_vector_spec(3, 3, torch.float32))
+
+
+def _to_json(records: RecordDict) -> bytes:
+    """A message as text, which a fuzzer changes more easily than Flower's own form."""
+
+    def plain(record: Any) -> Any:
+        if isinstance(record, ArrayRecord):
+            arrays = {name: [a.dtype, list(a.shape), a.stype, a.data] for name, a in record.items()}
+            return {"arrays": {n: [*v[:3], base64.b64encode(v[3]).decode()] for n, v in arrays.items()}}
+        return {"metrics" if isinstance(record, MetricRecord) else "config": dict(record)}
+
+    return json.dumps({name: plain(record) for name, record in records.items()}).encode()
+
+
+def _from_json(data: bytes) -> RecordDict | None:
+    """A message as Flower would hand it over; None if Flower itself would refuse it."""
+    try:
+        records: dict[str, Any] = {}
+        for name, content in json.loads(data).items():
+            ((kind, values),) = content.items()
+            if kind == "arrays":
+                arrays = {
+                    str(n): Array(str(d), tuple(map(int, shape)), str(s), base64.b64decode(raw))
+                    for n, (d, shape, s, raw) in values.items()
+                }
+                records[name] = ArrayRecord(arrays)  # type: ignore[arg-type]
+            else:
+                records[name] = MetricRecord(values) if kind == "metrics" else ConfigRecord(values)
+        return RecordDict(records)
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError, KeyError):
+        return None
+
+
+def _message(unpack: Callable[[RecordDict], object]) -> Callable[[bytes], None]:
+    def feed(data: bytes) -> None:
+        if (records := _from_json(data)) is not None:
+            unpack(records)
+
+    return feed
+
+
+def _in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], None]:
+    """A parser of a file with this name in a folder of its own."""
+
+    def feed(data: bytes) -> None:
+        place = folder()
+        (place / name).write_bytes(data)
+        read(place)
+
+    return feed
+
+
+def _run(place: Path) -> None:
+    for name, values in {"result.json": _RESULT.to_dict(), "partition.json": _PARTITION}.items():
+        (place / name).write_text(json.dumps(values))
+    (place / "experiment.toml").write_text(_EXPERIMENT.to_toml())
+    overview(RunDirectory.open(place))
+
+
+def _result(place: Path) -> None:
+    (place / "run.json").write_text(json.dumps(_ABOUT))
+    RunDirectory(place).result()
+
+
+def _experiment(data: bytes) -> None:
+    made = Experiment.from_toml(_text(data))
+    assert Experiment.from_toml(made.to_toml()).fingerprint == made.fingerprint
+
+
+def _override(data: bytes) -> None:
+    Experiment(**overlay({}, dict([parse_override(_text(data))])))
+
+
+def _reference(data: bytes) -> None:
+    text = _text(data)
+    references_in({"a": [text, {"b": text}]})
+    if is_reference(text):
+        assert parse_reference(text)
+
+
+def _history(place: Path) -> None:
+    for record in RunDirectory(place).history():
+        assert RoundRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+
+
+def _partition(place: Path) -> None:
+    found = make_partition(f"file:{place / 'split.json'}", _LABELS, None, clients=2, classes=3, seed=0)
+    held = [index for side in (*found.train, *found.test) for index in side.tolist()]
+    assert len(set(held)) == len(held)
+    assert set(held) <= set(range(12))
+
+
+def _dataset(name: str, roles: Roles | None = None) -> Callable[[Path], None]:
+    def read(place: Path) -> None:
+        found = load_dataset(str(place / name), data_dir=place / "cache", roles=roles)
+        labels = np.asarray(found.labels)
+        assert 0 <= labels.min() <= labels.max() < found.classes
+
+    return read
+
+
+def _npz() -> bytes:
+    file = io.BytesIO()
+    images = np.arange(12 * 16, dtype=np.uint8).reshape(12, 4, 4)
+    np.savez(file, images=images, labels=_LABELS, class_names=np.array(["a", "b", "c"]))
+    return file.getvalue()
+
+
+_ABOUT = {
+    "format": 2,
+    **dict.fromkeys(("method", "dataset", "partition", "models", "fingerprint", "dataset_fingerprint"), "x"),
+    "clients": 3, "rounds": 5, "seed": 0, "plugins": [], "created": "2026-01-01",
+}  # fmt: skip
+_STATE = {
+    "state": {"format": 2, "fingerprint": "x", "rounds": 5, "round": 1, "files": {}, "values": {"history": []}},
+    "digest": "0",
+}
+_CSV = b"age,weight,label\n1,2.5,a\n2,3.5,b\n3,4.5,a\n4,1.5,b\n5,2.5,a\n6,3.5,b\n"
+_SENT = Request("ab12", _EXPERIMENT, ("zero", "one"), image_schema(1, 16, 16), 3, _PAYLOAD)
+_ANSWER = Reply(1, _PAYLOAD, Report(5, 1, 0.5, 1.0))
+_SCORES = Evaluation(1, 10, 5, {"head": 4}, 0.5, 0.5)
+
+TARGETS: dict[str, Target] = {
+    "payload": Target(_payload, (to_bytes(_PAYLOAD),)),
+    "request": Target(
+        _message(lambda records: messages.unpack_request(records, _LIMIT)), (_to_json(messages.pack_request(_SENT)),)
+    ),
+    "reply": Target(
+        _message(lambda records: messages.unpack_reply(records, client=1, run="ab12", round=3, limit=_LIMIT)),
+        (_to_json(messages.pack_reply("ab12", 3, _ANSWER)),),
+    ),
+    "evaluation": Target(
+        _message(lambda records: messages.unpack_evaluation(records, client=1, run="ab12", round=3)),
+        (_to_json(messages.pack_evaluation("ab12", 3, _SCORES)),),
+    ),
+    "experiment": Target(_experiment, (_EXPERIMENT.to_toml().encode(), b'method = "fedl2g-l"\nrounds = 60\n')),
+    "override": Target(_override, (b"rounds=60", b"method.server_lr=1", b"models=cnn4", b"noise.std=0.1")),
+    "reference": Target(_reference, (b"package.module:name", b"a.b.c:d_e", b"dirichlet:0.1", b"C:\\x")),
+    "partition": Target(
+        _in_file("split.json", _partition),
+        (json.dumps(_PARTITION).encode(), b"[[0, 1, 2, 3], [6, 7, 8]]", b'{"0": [0, 1, 2], "1": [6, 7]}'),
+    ),
+    "partition.json": Target(lambda data: Partition.from_json(_text(data)), (json.dumps(_PARTITION).encode(),)),
+    "metrics": Target(_in_file("metrics.jsonl", _history), (json.dumps(_RECORD.to_dict()).encode() + b"\n",)),
+    "run.json": Target(_in_file("run.json", _run), (json.dumps(_ABOUT).encode(),)),
+    "result.json": Target(_in_file("result.json", _result), (json.dumps(_RESULT.to_dict()).encode(),)),
+    "checkpoint": Target(_in_file("state.json", lambda place: Checkpoint(place).state), (json.dumps(_STATE).encode(),)),
+    "npz": Target(_in_file("data.npz", _dataset("data.npz")), (_npz(),)),
+    "csv": Target(_in_file("data.csv", _dataset("data.csv", Roles(label="label"))), (_CSV,)),
+}
