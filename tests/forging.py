@@ -30,9 +30,13 @@ def reseal(run: Path, **changes: Any) -> Path:
     path = run / "run.json"
     about = {**(json.loads(path.read_text()) if path.exists() else ABOUT), **changes}
     about.pop("digest", None)
-    about["files"] = {name: [digest((run / name).read_bytes())] for name in DESCRIBED if (run / name).exists()}
-    path.write_text(sealed(about))
+    path.write_text(sealed(about | {"files": files_of(run)}))
     return run
+
+
+def files_of(run: Path) -> dict[str, list[str]]:
+    """The digests of the files that run.json describes, as they are now."""
+    return {name: [digest((run / name).read_bytes())] for name in DESCRIBED if (run / name).exists()}
 
 
 def sealed_again(path: Path, values: dict[str, Any], run: Path | None = None) -> None:

@@ -134,6 +134,18 @@ def _read(directory: RunDirectory) -> Run:
             raise RunError(
                 f"{directory.path / 'experiment.toml'}: {name} is missing or of the wrong type; restore it from a copy"
             )
+    if run.settings["clients"] != directory.about()["clients"]:
+        raise RunError(
+            f"{directory.path}: experiment.toml and run.json belong to different runs; restore them from a copy"
+        )
+    for record in run.history:
+        named = [*record.participants, *record.refused, *record.missing, *record.away, *record.late, *record.hostile]
+        named += [*record.client_losses, *(record.accuracy.clients if record.accuracy is not None else ())]
+        if not all(0 <= client < run.settings["clients"] for client in named):
+            raise RunError(
+                f"{directory.metrics}: round {record.round} names a client that the run does not have; restore it from "
+                "a copy"
+            )
     return run
 
 
