@@ -3,6 +3,7 @@
 python benchmarks/flower_cost.py sizes      # bytes of one request and one reply, per method
 python benchmarks/flower_cost.py replies    # server seconds and memory per reply
 python benchmarks/flower_cost.py engines    # a round on inline, workers, Flower's simulation and a deployment
+python benchmarks/flower_cost.py sites 3 10 30    # rounds of so many real SuperNodes, whose sites only wait
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def wire_bytes(records: Any) -> int:
     """The bytes of a message's records as Flower stores and sends them."""
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-    return sum(len(part.deflate()) for part in get_all_nested_objects(records).values())
+    from fedl2g.engines.flower.records import enclose
+
+    return sum(len(part.deflate()) for part in get_all_nested_objects(enclose(records)).values())
 
 
 def sizes() -> None:
@@ -114,11 +117,13 @@ def engines(repeats: int = 5, clients: int = 4, idle_seconds: float = 30.0) -> N
         list(opened[name].train(1, range(clients), broadcast, accept))  # clients are built, processes have loaded torch
         print(f"{name}: started, first round done after {time.perf_counter() - started:.1f} s")
 
-    def timed(name: str) -> Callable[[int], float]:
-        def train(round: int) -> float:
+    def timed(name: str) -> Callable[[int], tuple[float, float]]:
+        def train(round: int) -> tuple[float, float]:
             started = time.perf_counter()
             list(opened[name].train(round, range(clients), broadcast, accept))
-            return time.perf_counter() - started
+            trained = time.perf_counter()
+            opened[name].evaluate(range(clients), {})
+            return trained - started, time.perf_counter() - trained
 
         return train
 
@@ -126,9 +131,9 @@ def engines(repeats: int = 5, clients: int = 4, idle_seconds: float = 30.0) -> N
         deployment = Deployment(at, Path(folder) / "federation")
         try:
             alone, waiting = deployment.start(idle_seconds)
-            print(f"deployment: first round took {deployment.train(1):.1f} s")
+            print(f"deployment: first round took {sum(deployment.train(1)):.1f} s")
             trains = {**{name: timed(name) for name in opened}, "deployment": deployment.train}
-            seconds: dict[str, list[float]] = {name: [] for name in trains}
+            seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in trains}
             polling = deployment.polling(idle_seconds)
             used, lasted = 0.0, 0.0
             for round in range(2, 2 + repeats):  # interleaved, so that load affects all alike
@@ -142,21 +147,48 @@ def engines(repeats: int = 5, clients: int = 4, idle_seconds: float = 30.0) -> N
             deployment.close()
     for engine in opened.values():
         engine.close()
-    inline = statistics.median(seconds["inline"])
+    for part, number in (("training", 0), ("evaluation", 1)):
+        inline = statistics.median(times[number] for times in seconds["inline"])
+        for name, found in seconds.items():
+            median = statistics.median(times[number] for times in found)
+            print(f"{part}, {name}: {median / inline:.2f} x inline, {median:.2f} s")
+    inline = statistics.median(map(sum, seconds["inline"]))
     for name, found in seconds.items():
-        print(
-            f"{name}: {statistics.median(found) / inline:.2f} x the inline round, {statistics.median(found):.2f} s "
-            f"({clients} clients, 100 samples each)"
-        )
+        median = statistics.median(map(sum, found))
+        print(f"round, {name}: {median / inline:.2f} x inline, {median:.2f} s ({clients} clients, 100 samples each)")
     node = max(waiting - alone, 0.0) / clients
-    exchange = (used - polling * lasted) / (clients * repeats)
+    exchange = (used - polling * lasted) / (2 * clients * repeats)
     print(
         f"SuperLink: {node * 1e3:.2f} ms of CPU a second for a node that waits, {(polling - waiting) * 1e3:.0f} ms a "
         f"second for a server that waits for a round, {exchange * 1e3:.0f} ms for a request and its reply"
     )
 
 
+def sites(*counts: str, quick: int = 5, seconds: float = 30.0) -> None:
+    """Rounds of many SuperNodes whose sites answer at once, and of the same ones whose training takes a while."""
+    for count in map(int, counts or ("3", "10", "30")):
+        with tempfile.TemporaryDirectory() as folder:
+            deployment = Deployment(setup("fedl2g-f", count), Path(folder) / "federation")
+            try:
+                deployment.start_light()
+                deployment.train(1)
+                used = deployment.superlink_cpu()
+                rounds = [deployment.train(round) for round in range(2, 2 + quick)]
+                used = (deployment.superlink_cpu() - used) / (2 * count * quick)
+                deployment.sleep(seconds)
+                slow = deployment.train(2 + quick)[0]
+                training, evaluation = (statistics.median(part) for part in zip(*rounds, strict=True))
+                print(
+                    f"{count} sites: training {training:.1f} s and evaluation {evaluation:.1f} s if sites answer at "
+                    f"once; training of {seconds:.0f} s: {slow:.1f} s, {slow / seconds:.2f} x; SuperLink: "
+                    f"{used * 1e3:.0f} ms of CPU for a request and its reply, {deployment.memory():.0f} MB",
+                    flush=True,
+                )
+            finally:
+                deployment.close()
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a deployment's processes end with this one
     require_flower()
-    {"sizes": sizes, "replies": replies, "engines": engines}[sys.argv[1]]()
+    {"sizes": sizes, "replies": replies, "engines": engines, "sites": sites}[sys.argv[1]](*sys.argv[2:])

@@ -22,10 +22,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "privacy, server": {"privacy": {"clip": 1.0, "noise_multiplier": 1.0, "noise": "server"}},
     "privacy, counted": {"privacy": {"clip": 1.0, "noise_multiplier": 0.5, "denominator": "counted"}},
     "dense": {"privacy": {"dense_uploads": True}},
+    "training": {
+        "optimizer": {"name": "adamw", "weight_decay": 0.01}, "schedule": "cosine", "client_lr": 0.001,
+        "augment": {"flip": True, "crop": 2},
+    },
 }  # fmt: skip
 REFUSED = {("fedkd", setting) for setting in SETTINGS if setting.startswith("privacy")}  # its uploads are factors
 REFUSED |= {("fedgen", s) for s in SETTINGS if s.startswith("privacy") or s in ("dense", "robust rule")}  # raw replies
-ONCE = {"noise", "privacy, counted"}  # with one method: they differ from others of the list in what engines do not see
+# With one method: they differ from others of the list in what engines do not see.
+ONCE = {"noise", "privacy, counted", "training"}
 PAIRS = [
     (method, setting)
     for method in BUILT_IN

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import http.server
 import json
+import re
 import shutil
 import socket
 import ssl
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -28,10 +31,12 @@ from tiny import TINY
 
 import fedl2g as fedl2g_package
 from fedl2g.deploy import check
+from fedl2g.deploy.certificates import make_certificates
 from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.deploy.own_site import load_data, make_node
 from fedl2g.deploy.programs import load_program
 from fedl2g.deploy.site_file import read_site
+from fedl2g.deploy.verdict import attempt
 from fedl2g.engines.flower.messages import Request
 from fedl2g.errors import SettingError
 from fedl2g.methods.registry import get_method
@@ -41,46 +46,77 @@ NEW = (
     "deploy", "new", "hospitals", "--site", "north", "--site", "south", "--class", "zero", "--class", "one",
     "--image-shape", "3,16,16",
 )  # fmt: skip
+APP = ("pyproject.toml", "federation_app/__init__.py", "federation_app/client.py", "federation_app/server.py")
 FEDERATION = {
     "README.md",
-    "app/pyproject.toml",
-    "app/federation_app/__init__.py",
-    "app/federation_app/client.py",
-    "app/federation_app/server.py",
+    *(f"coordinator/app/{name}" for name in APP),
     "coordinator/experiment.toml",
     "coordinator/make-certificates.sh",
     "coordinator/start-superlink.sh",
     "coordinator/register.sh",
     "coordinator/run.sh",
-    "coordinator/flwr/config.toml",
-    "coordinator/superlink.service",
-    "coordinator/compose.yaml",
 }
-SITE = {"site.toml", "site_code.py", "make-key.sh", "start-supernode.sh", "supernode.service", "compose.yaml"}
+SITE = {"README.md", "site.toml", "site_code.py", "make-key.sh", "start-supernode.sh"}
+TARGET = {
+    "systemd": ({"superlink.service", "install-service.sh"}, {"supernode.service", "install-service.sh"}),
+    "compose": ({"Dockerfile", "compose.yaml"},) * 2,
+    "k8s": ({"Dockerfile", "kubernetes.yaml", "kustomization.yaml"},) * 2,
+}
 VERDICTS = [
     "package", "identity", "limits", "data", "labels", "split", "model", "batch", "store", "node key", "certificate",
-    "server",
+    "server", "clock", "registration",
 ]  # fmt: skip
+OFFLINE = VERDICTS[:-3]
+REGISTERED, UNREGISTERED = 2003, 2004  # Flower's codes for an interval of no seconds, and for a key it does not know
+
+
+class Coordinator(http.server.BaseHTTPRequestHandler):
+    """Answers as a SuperLink does: what it says of a key, and what time it is."""
+
+    code = REGISTERED
+    clock = 0.0
+
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        text = json.dumps({"code": self.code, "detail": "no"}).encode()
+        self.send_response(400)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string(time.time() + self.clock)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Quiet(http.server.ThreadingHTTPServer):
+    """Does not print that a client hung up or did not trust it."""
+
+    def handle_error(self, *_: object) -> None:
+        pass
 
 
 class TLSServer:
-    """Answers TLS handshakes on a port of its own."""
+    """A coordinator's SuperLink, on a port of its own."""
 
     def __init__(self, certificates: Path) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
-        self.socket = context.wrap_socket(socket.create_server(("127.0.0.1", 0)), server_side=True)
-        self.port = int(self.socket.getsockname()[1])
-        threading.Thread(target=self._serve, daemon=True).start()
+        self.handler = type("Handler", (Coordinator,), {})
+        self.server = Quiet(("127.0.0.1", 0), self.handler)
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
+        self.port = int(self.server.server_address[1])
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                self.socket.accept()[0].close()
-            except ssl.SSLError:
-                continue  # a client that does not trust us
-            except OSError:
-                return
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
 
 
 def replace(path: Path, old: str, new: str) -> None:
@@ -89,9 +125,9 @@ def replace(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
-def certificates(folder: Path) -> Path:
-    subprocess.run(["sh", "coordinator/make-certificates.sh"], cwd=folder, check=True, capture_output=True)
-    return folder / "coordinator" / "certificates"
+def certificates(folder: Path, address: str = "127.0.0.1:8443") -> Path:
+    made, _ = make_certificates(folder / "coordinator" / "certificates", address, "hospitals")
+    return made.folder
 
 
 @pytest.fixture
@@ -104,11 +140,16 @@ def hospitals(fedl2g: Any, tmp_path: Path) -> Iterator[Path]:
     server = TLSServer(certificates(folder))
     shutil.copy(folder / "coordinator" / "certificates" / "ca.crt", north)
     assert fedl2g("deploy", "key", str(north / "node_key")).code == 0
-    replace(north / "site.toml", "127.0.0.1:8443", f"127.0.0.1:{server.port}")
+    SERVER[folder] = server
+    for file in (north / "site.toml", folder / "coordinator" / "experiment.toml"):
+        replace(file, "127.0.0.1:8443", f"127.0.0.1:{server.port}")
     assert fedl2g("deploy", "pin", str(north / "site.toml")).code == 0
     yield folder
-    server.socket.close()
+    server.close()
     sys.modules.pop("site_code", None)  # each federation has its own
+
+
+SERVER: dict[Path, TLSServer] = {}
 
 
 def verdicts(fedl2g: Any, folder: Path, *options: str) -> tuple[int, dict[str, tuple[str, str]]]:
@@ -137,7 +178,27 @@ def test_a_site_in_order_passes_every_line(fedl2g: Any, hospitals: Path) -> None
     assert "site_code:build_model builds" in lines["model"][1]
     assert "10 samples forward and backward, loss 0." in lines["batch"][1]
     assert "TLSv1.3" in lines["server"][1]
-    assert list(verdicts(fedl2g, hospitals, "--offline")[1]) == VERDICTS[:-1]
+    assert lines["clock"][1] == "it agrees with the coordinator's"
+    assert lines["registration"][1] == "this site's key is registered at the coordinator"
+    assert list(verdicts(fedl2g, hospitals, "--offline")[1]) == OFFLINE
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_grey_images_pass_the_check_of_a_grey_federation(bits: int, fedl2g: Any, tmp_path: Path) -> None:
+    from PIL import Image
+
+    grey = [option if option != "3,16,16" else "1,16,16" for option in NEW]
+    assert fedl2g(*grey).code == 0
+    assert fedl2g("deploy", "practice", "hospitals").code == 0
+    if bits == 16:
+        for path in (tmp_path / "hospitals/sites/north/data").rglob("*.png"):
+            with Image.open(path) as picture:
+                values = np.asarray(picture).astype(np.uint16) * 257
+            Image.fromarray(values).save(path)
+    lines = verdicts(fedl2g, tmp_path / "hospitals", "--offline")[1]
+    sys.modules.pop("site_code", None)
+    assert lines["data"] == ("ok", "60 images of 1 x 16 x 16 in data")
+    assert {lines[what][0] for what in ("labels", "split", "model", "batch")} == {"ok"}
 
 
 def _spoil_key(north: Path) -> None:
@@ -172,7 +233,12 @@ def _few_pictures(north: Path) -> None:
 
 
 def _another_authority(north: Path) -> None:
-    shutil.copy(certificates(north.parents[1]) / "ca.crt", north)
+    shutil.copy(certificates(north.parents[1] / "other") / "ca.crt", north)
+
+
+def _answers(north: Path, **as_it_should_not: Any) -> None:
+    for name, value in as_it_should_not.items():
+        setattr(SERVER[north.parents[1]].handler, name, value)
 
 
 def _plain_server(north: Path) -> None:
@@ -189,10 +255,11 @@ def _plain_server(north: Path) -> None:
     _address(north, listener.getsockname()[1])
 
 
-def _address(north: Path, port: int) -> None:
-    file = north / "site.toml"
-    old = next(line for line in file.read_text().splitlines() if line.startswith("address"))
-    replace(file, old, f'address = "127.0.0.1:{port}"')
+def _address(north: Path, port: int | str, host: str = "127.0.0.1") -> None:
+    """Another address in both files."""
+    for file in (north / "site.toml", north.parents[1] / "coordinator" / "experiment.toml"):
+        old = next(line for line in file.read_text().splitlines() if line.startswith("address"))
+        replace(file, old, f'address = "{host}:{port}"')
 
 
 def _nobody_listens(north: Path) -> None:
@@ -222,6 +289,7 @@ def build_model(classes, image_shape):
     return Network(classes)
 """
 
+ASKED = {"clock", "registration"}
 SPOILED: dict[str, tuple[Any, dict[str, str], set[str]]] = {
     # what was done to the site: which lines fail and how, which lines are not there
     "not the coordinator's site": (
@@ -261,24 +329,59 @@ SPOILED: dict[str, tuple[Any, dict[str, str], set[str]]] = {
         {"data": "cannot be stored", "store": "ca.crt"},
         {"labels", "split", "batch"},
     ),
-    "no key": (lambda n: (n / "node_key").unlink(), {"node key": "node_key"}, set()),
+    "no key": (lambda n: (n / "node_key").unlink(), {"node key": "node_key", "registration": "node_key"}, set()),
     "a key for everybody": (lambda n: (n / "node_key").chmod(0o644), {"node key": "chmod 600"}, set()),
-    "a key of another kind": (_spoil_key, {"node key": "not an elliptic-curve key"}, set()),
-    "no certificate": (lambda n: (n / "ca.crt").unlink(), {"certificate": "ca.crt", "server": ""}, set()),
+    "a key of another kind": (
+        _spoil_key, dict.fromkeys(("node key", "registration"), "not an elliptic-curve key"), set(),
+    ),
+    "no certificate": (
+        lambda n: (n / "ca.crt").unlink(),
+        dict.fromkeys(("certificate", "server"), "get the coordinator's ca.crt again"),
+        ASKED,
+    ),
     "garbage for a certificate": (
-        lambda n: (n / "ca.crt").write_text("garbage"), {"certificate": "", "server": ""}, set(),
+        lambda n: (n / "ca.crt").write_text("garbage"),
+        dict.fromkeys(("certificate", "server"), "it is not a certificate in PEM form"),
+        ASKED,
     ),
     "an expired certificate": (
-        _expire, {"certificate": "to 2020-01-10; get", "server": "verify failed"}, set(),
+        _expire, {"certificate": "expired on 2020-01-10; get", "server": "this ca.crt is not the coordinator's"}, ASKED,
     ),
-    "another authority": (_another_authority, {"server": "verify failed"}, set()),
-    "nobody listens": (_nobody_listens, {"server": "refused"}, set()),
-    "a server without TLS": (_plain_server, {"server": "SSL"}, set()),
+    "another authority": (
+        _another_authority,
+        {"server": "this ca.crt is not the coordinator's: it did not sign the certificate there; get ca.crt"},
+        ASKED,
+    ),
+    "nobody listens": (_nobody_listens, {"server": "cannot be reached (Connection refused); check the address"}, ASKED),
+    "no such machine": (
+        lambda n: _address(n, 8443, "nowhere.invalid"),
+        {"server": "nowhere.invalid:8443: no machine of this name is known; check the address in site.toml"},
+        ASKED,
+    ),
+    "another address than the coordinator's": (
+        lambda n: replace(n / "site.toml", 'address = "127.0.0.1:', 'address = "127.0.0.1:1'),
+        {"server": "the coordinator's experiment.toml says 127.0.0.1:"},
+        ASKED,
+    ),
+    "a server without TLS": (_plain_server, {"server": "something answers there, but not by TLS"}, ASKED),
+    "a key that nobody registered": (
+        lambda n: _answers(n, code=UNREGISTERED),
+        {"registration": "the coordinator does not know this key; send it node_key.pub, to be registered"},
+        set(),
+    ),
+    "a clock that is ahead": (
+        lambda n: _answers(n, clock=-120.0),
+        {"clock": "s ahead of the coordinator's, which would refuse this site; set"},
+        set(),
+    ),
+    "a clock that is behind": (
+        lambda n: _answers(n, clock=7200.0), {"clock": "s behind the coordinator's, which would refuse"}, set(),
+    ),
     "no table superlink": (
         _no_superlink,
         dict.fromkeys(("node key", "certificate", "server"), "superlink: the table is missing from the site file")
         | {"package": "package: not pinned"},
-        set(),
+        ASKED,
     ),
 }  # fmt: skip
 
@@ -301,7 +404,7 @@ def test_labels_outside_the_federation_are_refused() -> None:
 
     pictures = np.zeros((2, 1, 8, 8), dtype=np.uint8)
     dataset = Dataset("x", image_schema(1, 8, 8), pictures, np.array([0, 5]), ("a", "b"), None, (), "f")
-    verdict = check._try("labels", lambda: check._labels(dataset))
+    verdict = attempt("labels", lambda: check._labels(dataset))
     assert (verdict.good, verdict.detail) == (False, "labels range from 0 to 5; expected 0 to 1")
 
 
@@ -323,42 +426,53 @@ def test_a_deployment_measures_no_layout(fedl2g: Any, hospitals: Path) -> None:
     assert "clients of a deployment run on several; choose preset" in lines["files"][1]
 
 
-def test_a_new_federation_is_whole(fedl2g: Any, tmp_path: Path) -> None:
-    said = fedl2g(*NEW, "--host", "fl.example.org", "--port", "9000")
+@pytest.mark.parametrize("target", TARGET)
+def test_a_new_federation_is_whole(target: str, fedl2g: Any, tmp_path: Path) -> None:
+    said = fedl2g(*NEW, "--host", "fl.example.org", "--port", "9000", "--target", target)
     assert said.code == 0
+    assert "only its public half, node_key.pub, and the coordinator's ca.crt travel" in said.out
     root = tmp_path / "hospitals"
     files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-    assert files == {*FEDERATION, *(f"sites/{site}/{name}" for site in ("north", "south") for name in SITE)}
+    coordinators, sites = TARGET[target]
+    assert files == {
+        *FEDERATION,
+        *(f"coordinator/{name}" for name in coordinators),
+        *(f"sites/{site}/{name}" for site in ("north", "south") for name in SITE | sites),
+    }
     assert f"wrote {len(files)} files to hospitals" in said.out
     coordinator = read_coordinator(root / "coordinator" / "experiment.toml")
     assert coordinator.federation.sites == ("north", "south")
     assert coordinator.federation.classes == ("zero", "one")
+    assert coordinator.federation.address == "fl.example.org:9000"
     assert coordinator.experiment.clients == 2
     for number, name in enumerate(("north", "south")):
         site = read_site(root / "sites" / name / "site.toml", trust=True)
         assert (site.client_id, site.name) == (number, name)
         assert site.superlink is not None
         assert site.superlink.address == "fl.example.org:9000"
+        assert str(site.superlink.private_key) == ("node_key" if target == "systemd" else "keys/node_key")
         script = (root / "sites" / name / "start-supernode.sh").read_text()
         assert "exec fedl2g deploy site site.toml" in script
-        assert site.limits.image_shape == list(coordinator.federation.image_shape)
-    assert "DNS:fl.example.org" in (root / "coordinator" / "make-certificates.sh").read_text()
+        assert site.limits.image_shape == list(coordinator.federation.inputs.shape)
     superlink = (root / "coordinator" / "start-superlink.sh").read_text()
     assert "--enable-supernode-auth" in superlink
+    assert "--host 0.0.0.0" in superlink
     assert "--insecure" not in superlink
-    app = tomllib.loads((root / "app" / "pyproject.toml").read_text())
+    app = tomllib.loads((root / "coordinator/app/pyproject.toml").read_text())
     assert app["tool"]["flwr"]["app"]["components"]["serverapp"] == "federation_app.server:app"
-    readme = (root / "README.md").read_text()
     for name in files:
         text = (root / name).read_text()
-        assert "$root" not in text
+        assert str(tmp_path) not in text, name  # it works wherever it is copied
+        assert not re.search(r"\$(root|unit|name|keys|site)\b", text), name
         if name.endswith(".sh"):
             subprocess.run(["sh", "-n", str(root / name)], check=True)
-            assert name in readme
         if name.endswith(".py"):
             compile(text, name, "exec")
         if name.endswith(".toml"):
             tomllib.loads(text)
+    readmes = {place: (root / place / "README.md").read_text() for place in (".", "sites/north")}
+    assert all(word in readmes["."] for word in ("make-certificates.sh", "start-superlink.sh", "register.sh", "run.sh"))
+    assert all(word in readmes["sites/north"] for word in ("make-key.sh", "start-supernode.sh"))
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_every_setting_is_documented() -> None:
     ],
 )
 def test_explain_ends_with_what_a_setting_may_be(name: str, end: str) -> None:
-    assert explain(name).endswith(end)
+    assert explain(name).splitlines()[0].endswith(end)  # a table goes on with its settings
 
 
 @pytest.mark.parametrize(

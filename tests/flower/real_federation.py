@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fedl2g.deploy.keys import write_key_pair
 from fedl2g.deploy.package import pin_package
 from fedl2g.deploy.practice import write_practice_data
 from fedl2g.deploy.scaffold import Plan, scaffold
+from fedl2g.engines.flower.store import client_folder
 
 SITES = ("north", "south")
 CLASSES = ("zero", "one", "two", "three")
@@ -139,24 +141,28 @@ class RealFederation:
     def register(self, site: str) -> None:
         self.command("sh", "coordinator/register.sh", f"sites/{site}/node_key.pub", site)
 
-    def start_supernode(self, site: str) -> None:
-        """Start a SuperNode, again and again as systemd would, until the SuperLink lets it in."""
+    def start_supernode(self, site: str, *command: str) -> None:
+        """Start a site, again and again as systemd would, until the SuperLink lets it in."""
         before = self.log(site).count("SuperNode ID")
 
         def joined() -> bool:
             if site not in self.processes or self.processes[site].poll() is not None:
-                self.start(site, "sh", f"sites/{site}/start-supernode.sh")
+                self.start(site, *(command or ("sh", f"sites/{site}/start-supernode.sh")))
             return self.log(site).count("SuperNode ID") > before
 
         wait(f"{site} joins", joined)
 
     def restart(self, site: str, change: Callable[[], object]) -> None:
         """Stop a site, change something there, and start it again."""
+        self.stop(site)
+        change()
+        self.start_supernode(site)
+
+    def stop(self, site: str) -> None:
+        """Ask a site for an orderly end, and wait for it."""
         process = self.processes.pop(site)
         process.terminate()
         process.wait(PATIENCE)
-        change()
-        self.start_supernode(site)
 
     def kill(self, name: str) -> None:
         """kill -9 of one process; what it started is left to itself."""
@@ -165,7 +171,7 @@ class RealFederation:
         process.wait()
 
     def run(self, name: str, **replies: object) -> Run:
-        """Start `flwr run` with a run directory of its own; two rounds, unless it goes on."""
+        """Start a run with a run directory of its own; two rounds, unless it goes on."""
         experiment = self.root / "coordinator" / f"{name}.toml"
         settings = {"minimum": 2, "below_minimum": "wait", **replies}
         lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
@@ -174,7 +180,7 @@ class RealFederation:
             f"rounds = 2\nevaluate_every = 2\npatience = 0\nbatch_size = 10\nclient_lr = 0.01\nseed = 0\n"
             f'[method]\nname = "fedl2g-f"\nwarmup_rounds = 0\n[replies]\n{lines}\n[federation]{table}'
         )
-        found = Run(self, experiment, self.root / name)
+        found = Run(self, experiment, self.root / "coordinator" / "runs" / name)
         found.start()
         return found
 
@@ -219,15 +225,25 @@ class Run:
         self.path = path
 
     def start(self) -> None:
-        """`flwr run`: from the start, or after the last round."""
+        """`fedl2g deploy run`: from the start, or after the last round."""
         self.federation.command(
-            "sh", "coordinator/run.sh", "--run-config", f'experiment="{self.experiment}" run="{self.path}"'
+            "sh", "coordinator/run.sh", "--detach", "--name", self.path.name, "--experiment", str(self.experiment)
         )
 
     def rounds(self) -> list[int]:
         """The rounds in the metrics, as they were appended."""
         path = self.path / "metrics.jsonl"
         return [json.loads(line)["round"] for line in path.read_text().splitlines()] if path.is_file() else []
+
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of the metrics, the first that of the evaluation before the first round."""
+        return [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()]
+
+    def store(self, site: str, client: int) -> Path:
+        """Where a site keeps its models of this run."""
+        last = max((self.path / "checkpoints").glob("round-*"))
+        run: str = json.loads((last / "nodes.json").read_text())["run"]
+        return client_folder(self.federation.site(site) / "store", run, client)
 
     def log(self) -> str:
         """The run directory's log."""

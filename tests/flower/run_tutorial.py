@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial-hospitals.md"
 PATIENCE = float(os.environ.get("FEDL2G_TUTORIAL_SECONDS", "240"))  # for each thing that is waited for
 SITES = ("north", "south", "east")
+OTHER = "65534"  # nobody
 
 
 def commands() -> list[str]:
@@ -47,27 +49,37 @@ class Tutorial:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.background: list[subprocess.Popen[bytes]] = []
+        self.printed: dict[str, str] = {}
+        self.other_user = other_user()
 
     def follow(self) -> None:
         for line in commands():
             started = time.monotonic()
-            if line.startswith("cd "):
-                self.folder /= line.removeprefix("cd ")
-            elif line.endswith("&"):
+            if line.endswith("&"):
                 self.start(line.removesuffix("&"))
                 if "superlink" in line:
                     wait("the SuperLink listens", lambda: listening(8443))
-            else:
-                done = subprocess.run(["sh", "-c", line], cwd=self.folder, capture_output=True, text=True)
-                sys.stderr.write(f"$ {line}  ({time.monotonic() - started:.1f} s)\n{done.stdout}{done.stderr}\n")
-                if done.returncode:
-                    raise SystemExit(f"exit code {done.returncode}: {line}")
-            if "run.sh" in line:
-                wait("the run is over", (self.folder / "coordinator" / "run" / "result.json").is_file)
-                sys.stderr.write(f"the run took {time.monotonic() - started:.1f} s\n")
+                continue
+            done = subprocess.run(
+                [*self.user_of(line), "sh", "-c", line], cwd=self.folder, capture_output=True, text=True
+            )
+            self.printed[line] = done.stdout
+            if line == "fedl2g deploy check coordinator":  # of the first run, before the page changes the file
+                shutil.copy(self.folder / "coordinator" / "experiment.toml", self.folder / "coordinator" / "first.toml")
+            sys.stderr.write(f"$ {line}  ({time.monotonic() - started:.1f} s)\n{done.stdout}{done.stderr}\n")
+            if done.returncode:
+                raise SystemExit(f"exit code {done.returncode}: {line}")
+            if line.startswith("cp -r hospitals/sites/east") and self.other_user:
+                subprocess.run(["chown", "-R", OTHER, "east-hospital"], cwd=self.folder, check=True)
 
     def start(self, line: str) -> None:
-        self.background.append(subprocess.Popen(["sh", "-c", line], cwd=self.folder, start_new_session=True))
+        command = [*self.user_of(line), "sh", "-c", line]
+        self.background.append(subprocess.Popen(command, cwd=self.folder, start_new_session=True))
+
+    def user_of(self, line: str) -> list[str]:
+        """The hospital `east` works as another user, who owns nothing but its folder."""
+        own = any(word in line for word in ("deploy check east", "deploy pin east", "sh east-hospital"))
+        return self.other_user if own else []
 
     def close(self) -> None:
         for process in self.background:
@@ -79,25 +91,44 @@ class Tutorial:
             process.wait()
 
 
-def compare(folder: Path) -> dict[str, Any]:
-    """What differs between the deployment and its inline twin, and what the exported models answer."""
+def other_user() -> list[str]:
+    """What starts a command as another user, if this one may do that and the other may read this Python."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        return []
+    found = ["setpriv", f"--reuid={OTHER}", "--clear-groups", "env", "HOME=/nonexistent"]
+    tried = subprocess.run([*found, sys.executable, "-c", "import fedl2g.cli, torch, flwr"], capture_output=True)
+    return [] if tried.returncode else found
+
+
+def compare(folder: Path, printed: dict[str, str]) -> dict[str, Any]:
+    """What differs between the deployment and its inline twin, what the exported models answer, what was shown."""
     import inline_twin
     import torch
 
-    coordinator = folder / "coordinator"
+    coordinator, gathered = folder / "coordinator", folder / "gathered"
     predictions = {}
     for name in SITES:
-        model = torch.jit.load(folder / "sites" / name / "model" / "model.torchscript")
+        model = torch.jit.load(folder / f"{name}-hospital" / "model" / "model.torchscript")
         predictions[name] = list(model(torch.zeros(5, 3, 16, 16)).shape)
-    found = inline_twin.main(folder, coordinator / "experiment.toml", coordinator / "run", {})
-    return {"differences": found, "predictions": predictions}
+        (gathered / "sites").mkdir(parents=True, exist_ok=True)
+        (gathered / "sites" / name).symlink_to(folder / f"{name}-hospital" / "federation")
+    found = inline_twin.main(gathered, coordinator / "first.toml", coordinator / "runs" / "first", {})
+    shown = next(text for line, text in printed.items() if line.startswith("fedl2g show"))
+    log = next(text for line, text in printed.items() if line.startswith("cat "))
+    originals = [str(path) for path in folder.rglob("*") if path.is_file() and names_original(path, folder)]
+    return {"differences": found, "predictions": predictions, "shown": shown, "log": log, "originals": originals}
+
+
+def names_original(path: Path, folder: Path) -> bool:
+    """Whether a file names the folder in which the federation was made, and which is gone."""
+    return path.suffix in (".toml", ".sh", ".service", ".md", ".py") and str(folder / "hospitals") in path.read_text()
 
 
 def main(out: Path) -> None:
     tutorial = Tutorial(out)
     try:
         tutorial.follow()
-        found = compare(tutorial.folder)
+        found = {**compare(tutorial.folder, tutorial.printed), "other user": bool(tutorial.other_user)}
     finally:
         tutorial.close()
     sys.stdout.write("RESULT " + json.dumps(found) + "\n")

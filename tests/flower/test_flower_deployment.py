@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import resource
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +21,10 @@ pytest.importorskip("flwr", reason="the optional extra `flower` is not installed
 
 from private_network import run_script
 from real_federation import SITES, RealFederation, free_port, wait
+from short_certificate import write_certificate
 
 from fedl2g.deploy.keys import write_key_pair
+from fedl2g.engines.flower.store import stored_model
 
 pytestmark = pytest.mark.deployment
 ALL_ROUNDS = [0, 1, 2]
@@ -40,12 +46,18 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFederat
 
 
 def test_the_tutorial_runs_and_equals_the_inline_run(tmp_path: Path) -> None:
-    done = run_script(Path(__file__).parent / "run_tutorial.py", str(tmp_path), timeout=900, cwd=tmp_path)
+    folder = tmp_path / "my machines"  # with a space
+    folder.mkdir()
+    done = run_script(Path(__file__).parent / "run_tutorial.py", str(folder), timeout=900, cwd=folder)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-4000:] + done.stdout[-1000:]
     found = json.loads(lines[-1].removeprefix("RESULT "))
     assert found["differences"] == []
     assert found["predictions"] == {"north": [5, 4], "south": [5, 4], "east": [5, 4]}
+    assert found["originals"] == []  # nothing names the folder in which it was made
+    for word in ("north", "site_code:build_model", "small_resnet", "45", "not told"):
+        assert word in found["shown"]
+    assert re.search(r"round 2: accuracy [\d.]+% \(\d+ of 15 test samples\); alone ", found["log"])
 
 
 def try_to_join(federation: RealFederation, name: str, *options: str) -> str:
@@ -118,7 +130,7 @@ Path({folder!r}, str(os.getpid())).write_text(os.path.basename(sys.argv[0]) + " 
 def tampered_app(federation: RealFederation, marks: Path) -> Iterator[None]:
     """Inside the block every process that imports any part of the coordinator's app leaves a mark."""
     marks.mkdir()
-    files = sorted((federation.root / "app" / "federation_app").glob("*.py"))
+    files = sorted((federation.root / "coordinator" / "app" / "federation_app").glob("*.py"))
     before = {file: file.read_text(encoding="utf-8") for file in files}
     assert {file.name for file in files} == {"__init__.py", "client.py", "server.py"}
     for file, text in before.items():
@@ -214,6 +226,96 @@ def test_a_site_slower_than_the_deadline_misses_the_round_and_keeps_what_it_lear
     assert run.differences({1: {1: late}}) == []
 
 
+def test_a_site_whose_disk_is_full_misses_the_round_and_takes_part_again(federation: RealFederation) -> None:
+    federation.hold("north", "south")
+    run = federation.run("full", minimum=1)
+    federation.held("north")
+    trainer = federation.held("south")
+    before = resource.prlimit(trainer, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    federation.release("south")
+    full = "client 1 does not take part"
+    wait("the disk is full", lambda: full in run.log())
+    resource.prlimit(trainer, resource.RLIMIT_FSIZE, before)
+    federation.release("north")
+    run.finish()
+    assert run.rounds() == ALL_ROUNDS
+    reasons = [record["missing"] for record in run.records()]
+    assert re.fullmatch(
+        r"the site does not take part: .*round-000001\.safetensors: cannot be written: .*; the earlier .* is intact",
+        reasons[1].pop("1"),
+    )
+    assert reasons == [{}, {}, {}]  # in the second round it took part, from the model that it had
+    assert stored_model(run.store("south", 1), "last").round == 2
+
+
+def test_two_sites_with_one_key_are_one(federation: RealFederation, tmp_path: Path) -> None:
+    run = federation.run("twins")
+    twin = tmp_path / "twin"
+    shutil.copytree(federation.site("north"), twin, ignore=shutil.ignore_patterns("store", "flwr", "hold", "held"))
+    process = federation.start("twin", "fedl2g", "deploy", "site", str(twin / "site.toml"))
+    wait("the second site with the key ends", lambda: process.poll() is not None)
+    del federation.processes["twin"]
+    assert process.returncode == 2
+    said = federation.log("twin")
+    assert "SuperNode ID" not in said
+    assert "fedl2g: SuperNode: ended with exit code" in said.splitlines()[-1]
+    assert "Traceback" not in said
+    run.finish()
+    assert run.rounds() == ALL_ROUNDS
+    assert run.differences() == []
+
+
+def test_a_site_that_answers_garbage_is_refused_and_the_run_goes_on(federation: RealFederation) -> None:
+    federation.stop("south")
+    script = Path(__file__).with_name("garbage_site.py")
+    federation.start_supernode("south", sys.executable, str(script), str(federation.site("south") / "site.toml"))
+    try:
+        run = federation.run("garbage", minimum=1)
+        run.finish()
+    finally:
+        federation.stop("south")
+        federation.start_supernode("south")
+    assert run.rounds() == ALL_ROUNDS
+    refused = [record["refused"] for record in run.records()]
+    assert all(list(reasons) == ["1"] for reasons in refused)
+    assert all(list(record["client_losses"]) == ["0"] for record in run.records()[1:])
+    assert "the reply from client 1 is refused: the message: its envelope cannot be read" in run.log()
+
+
+def test_a_certificate_that_expires_in_the_middle_stops_the_run_which_goes_on_with_a_new_one(
+    federation: RealFederation,
+) -> None:
+    certificates = federation.root / "coordinator" / "certificates"
+    good = (certificates / "server.crt").read_bytes()
+    seconds = 45.0 + 15.0 * federation.start_seconds()  # until the run is in its first round, however busy the machine
+    write_certificate(certificates, seconds)
+    expired = time.monotonic() + seconds
+    federation.kill("superlink")
+    federation.start_superlink()
+    federation.hold("north")
+    try:
+        run = federation.run("expired", deadline_seconds=2 * seconds, below_minimum="stop")
+        federation.held("north")
+        assert time.monotonic() < expired, "the machine is too busy for this test"
+        time.sleep(expired - time.monotonic() + 1.0)
+    finally:
+        federation.release("north")
+    over = ("the run stopped: ", "the run is finished")
+    wait("the run is over", lambda: any(words in run.log() for words in over))
+    stopped = over[0] in run.log()
+    assert stopped == (not (run.path / "result.json").exists())
+    if stopped:  # an open connection outlives its certificate
+        assert "replies, but 2 are needed" in run.log() or "SuperLink: could not be reached" in run.log()
+    (certificates / "server.crt").write_bytes(good)
+    federation.kill("superlink")
+    federation.start_superlink()
+    if stopped:
+        run.start()
+    run.finish()
+    assert run.rounds() == ALL_ROUNDS
+    assert run.differences() == []
+
+
 def test_a_killed_superlink_is_started_again_and_the_run_goes_on(federation: RealFederation) -> None:
     run = federation.run("link")
     wait("round 1 is over", lambda: 1 in run.rounds())
@@ -240,7 +342,7 @@ def as_any_other_run(deployed: Path, inline: Path) -> None:
 
     def files(path: Path) -> set[str]:
         found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
-        return {name for name in found if not name.startswith("checkpoints/")} - {"log.txt", "lock"}
+        return {name for name in found if not name.startswith("checkpoints/")} - {"log.txt", "lock", "sites.json"}
 
     assert files(deployed) == files(inline)
     shown = []

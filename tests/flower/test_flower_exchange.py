@@ -187,6 +187,25 @@ def test_only_clients_that_are_due_and_known_are_asked(world: World) -> None:
     assert exchange.reasons == {0: exchange_module.LATE, 1: exchange_module.LATE, 2: exchange_module.UNKNOWN}
 
 
+def test_quick_nodes_are_kept_awake_for_the_next_request(world: World) -> None:
+    awake = replace(QUICK, awake=2, awake_seconds=5.0)
+    world.node(2).seconds = 9
+    for _ in range(3):
+        assert len(list(world.exchange(terms=awake).answers())) == 3
+    assert world.nodes.quick == {0, 1}
+    once = ["evaluate", "query.awake", "query.awake"]  # behind the request, which is served first
+    assert world.node(0).received == ["query", "evaluate", *once, *once]
+    assert world.node(2).received == ["query", *["evaluate"] * 3]
+    list(world.exchange().answers())
+    assert world.nodes.calls == set()  # their answers were taken, and not read
+
+
+def test_nodes_of_a_large_federation_are_not_kept_awake(world: World) -> None:
+    for _ in range(2):
+        list(world.exchange(terms=replace(QUICK, awake=2, awake_nodes=2)).answers())
+    assert world.node(0).received == ["query", "evaluate", "evaluate"]
+
+
 @pytest.mark.parametrize("seconds", [None, 30.0])
 def test_a_request_outlives_the_deadline(seconds: float | None, world: World) -> None:
     world.meet()

@@ -19,7 +19,8 @@ from fedl2g.engines import wire
 from fedl2g.engines.flower import local, local_node
 from fedl2g.engines.flower.identity import unpack_identity
 from fedl2g.engines.flower.local import LocalGrid
-from fedl2g.engines.flower.records import join_records, split_records
+from fedl2g.engines.flower.records import disclose, enclose, pack_records, unpack_records
+from fedl2g.errors import PayloadError
 
 
 class ThreadProcess:
@@ -81,15 +82,49 @@ def test_records_are_the_same_after_the_way() -> None:
             "nothing": MetricRecord({}),
         }
     )
-    sent = wire.pack(*split_records(records))
-    end = 8 + int.from_bytes(sent[:8], "big")
-    assert b"\x00\x01\xff" in sent[end:]
-    again = join_records(*split_records(records))
+    again = unpack_records(pack_records(records))
+    assert list(enclose(records)) == ["envelope"]
+    assert pack_records(disclose(enclose(records))) == pack_records(records)
     assert list(again) == list(records)
     assert {n: type(r) for n, r in again.items()} == {n: type(r) for n, r in records.items()}
     assert dict(again["about"]) == dict(records["about"])
     assert str(dict(again["numbers"])) == str(dict(records["numbers"]))
     assert dict(again["payload"]) == dict(records["payload"])
+
+
+MALFORMED: dict[str, RecordDict] = {
+    "another record beside it": RecordDict({**enclose(RecordDict({})), "more": ConfigRecord({})}),
+    "numbers": RecordDict({"envelope": MetricRecord({"content": 1})}),
+    "text": RecordDict({"envelope": ConfigRecord({"content": "text"})}),
+    "another entry beside it": RecordDict({"envelope": ConfigRecord({"content": b"", "more": 1})}),
+    "too large": RecordDict({"envelope": ConfigRecord({"content": bytes(2**20 + 1)})}),
+    **{
+        text: RecordDict({"envelope": ConfigRecord({"content": len(text).to_bytes(8, "big") + text.encode()})})
+        for text in (
+            "", "[", "[]", "7", "null", '{"a": 1}', '{"a": ["config", 1]}', '{"a": ["code", {}]}',
+            '{"a": ["config", {"b": {}}]}', '{"a": ["metrics", {"b": "c"}]}', '{"a": ["metrics", {"b": true}]}',
+            '{"a": ["arrays", {"b": ["f", [1], "s"]}]}', '{"a": ["arrays", {"b": ["f", [1], "s", 4]}]}',
+            '{"a": ["arrays", {"b": ["f", [1], "s", -4]}]}', "[" * 100_000,
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MALFORMED, ids=lambda text: text[:40])
+def test_a_malformed_envelope_is_refused(kind: str) -> None:
+    with pytest.raises(PayloadError, match="the message: its envelope"):
+        disclose(MALFORMED[kind])
+
+
+def test_records_of_bytes_are_refused() -> None:
+    with pytest.raises(PayloadError, match="the message: it holds bytes"):
+        pack_records(RecordDict({"about": ConfigRecord({"run": b"bytes"})}))
+
+
+def test_what_is_large_is_sent_as_it_is() -> None:
+    large = RecordDict({"payload": ArrayRecord({"a": Array("uint8", (2**20,), "own", bytes(2**20))})})
+    assert enclose(large) is large
+    assert disclose(large) is large
 
 
 def test_every_node_says_which_client_it_is(grid: LocalGrid) -> None:

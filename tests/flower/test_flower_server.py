@@ -17,6 +17,7 @@ from flwr.superlink.grid import HttpGrid
 from fedl2g.deploy import server_app
 from fedl2g.deploy.scaffold import Plan, scaffold
 from fedl2g.errors import RunError, SettingError
+from fedl2g.interrupts import SIGNALS
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.runner import resume
 
@@ -37,27 +38,31 @@ def test_a_superlink_that_is_gone_is_given_up_after_the_time_set(experiment: Pat
     assert "ERROR the run stopped: SuperLink: could not be reached" in (tmp_path / "run" / "log.txt").read_text()
     with RunDirectory.open(tmp_path / "run").lock():  # free for the run that goes on
         pass
-    with pytest.raises(SettingError, match=r"continue it with `flwr run` \(coordinator/run.sh\)"):
+    with pytest.raises(SettingError, match="continue it with `fedl2g deploy run COORDINATOR --name NAME`"):
         resume(tmp_path / "run")
 
 
 class EndedGrid:
-    """Flower's monitor of a lost SuperLink sends SIGINT, and its heartbeat may send another."""
+    """Flower's monitor of a lost SuperLink sends SIGINT, and its heartbeat may send another; a system sends others."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
 
     def get_nodes(self) -> list[object]:
         try:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(self.number)
         finally:
             signal.raise_signal(signal.SIGINT)
         raise AssertionError("the run went on")
 
 
-def test_a_run_that_flower_ends_stops_at_once(experiment: Path, tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGINT)
-    grid: Any = EndedGrid()
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_run_that_flower_ends_stops_at_once(number: signal.Signals, experiment: Path, tmp_path: Path) -> None:
+    before = [signal.getsignal(one) for one in SIGNALS]
+    grid: Any = EndedGrid(number)
     with pytest.raises(RunError, match=r"Flower: ended the run .*start the run again"):
         server_app.run(grid, experiment, experiment.with_name("keys.toml"), tmp_path / "run")
-    assert signal.getsignal(signal.SIGINT) is before
+    assert [signal.getsignal(one) for one in SIGNALS] == before
     assert "ERROR the run stopped: Flower: ended the run" in (tmp_path / "run" / "log.txt").read_text()
     with RunDirectory.open(tmp_path / "run").lock():
         pass
@@ -67,7 +72,7 @@ def test_the_next_run_waits_for_a_server_that_is_giving_up(
     experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedl2g.runs.runner._SHUTDOWN_SECONDS", 0.5)
-    grid: Any = EndedGrid()
+    grid: Any = EndedGrid(signal.SIGINT)
     with pytest.raises(RunError, match="Flower: ended the run"):
         server_app.run(grid, experiment, experiment.with_name("keys.toml"), tmp_path / "run")
     started = time.monotonic()

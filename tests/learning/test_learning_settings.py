@@ -17,7 +17,7 @@ import fedl2g
 from fedl2g.engines.host import Host
 from fedl2g.engines.residency import state_of
 from fedl2g.errors import RunError, SettingError
-from fedl2g.experiment import Experiment
+from fedl2g.experiment import Experiment, explain, overlay
 from fedl2g.learning.augmentation import Augmentation
 from fedl2g.learning.client import MOMENTS, Client
 from fedl2g.learning.settings import Augment, Optimizer, Schedule
@@ -306,6 +306,11 @@ def test_a_name_alone_is_a_table_and_defaults_leave_the_fingerprint() -> None:
     plain = Experiment()
     assert Experiment(optimizer="sgd", schedule="constant", augment={"flip": False}, amp="off") == plain
     assert Experiment(optimizer={"momentum": 0.0}).fingerprint == plain.fingerprint
+    mixed = overlay({"optimizer": "adamw"}, {"optimizer.weight_decay": 0.1})
+    assert Experiment(**mixed).optimizer == Optimizer(name="adamw", weight_decay=0.1)
+    lines = explain("optimizer").splitlines()
+    assert lines[0].startswith("How clients take their steps")
+    assert [line.partition(":")[0] for line in lines[1:]] == [f"optimizer.{name}" for name in Optimizer.model_fields]
     again = Experiment.from_toml(Experiment(optimizer={"momentum": 0.9}, schedule="step").to_toml())
     assert (again.optimizer.momentum, again.schedule.name) == (0.9, "step")
     assert replace(prepare(plain).task, seed=1).optimizer.plain

@@ -8,8 +8,10 @@ from typing import Literal
 import click
 
 from fedl2g.cli.groups import OrderedGroup
+from fedl2g.cli.operate import make_certificates, register_site, run_federation, show_health, stop_federation
 from fedl2g.cli.options import PATH, metrics_option, trust_option
 from fedl2g.cli.output import Printed, print_line
+from fedl2g.deploy.targets import TARGETS, Target
 from fedl2g.errors import SettingError
 
 
@@ -30,10 +32,23 @@ def deploy_group() -> None:
     help="Host name or address at which the sites reach the coordinator.",
 )
 @click.option("--port", type=int, default=8443, show_default=True, help="The port of the coordinator's SuperLink.")
+@click.option(
+    "--target",
+    type=click.Choice(TARGETS),
+    default="systemd",
+    show_default=True,
+    help="What starts the SuperLink and the sites after a reboot: files for it are written too.",
+)
 def new_federation(
-    folder: Path, sites: tuple[str, ...], classes: tuple[str, ...], image_shape: str, host: str, port: int
+    folder: Path,
+    sites: tuple[str, ...],
+    classes: tuple[str, ...],
+    image_shape: str,
+    host: str,
+    port: int,
+    target: Target,
 ) -> None:
-    """Scaffold a federation: a Flower app, the coordinator's files, and a folder for each site."""
+    """Scaffold a federation: the coordinator's folder, and one for each site, each to be copied to where it belongs."""
     from fedl2g.deploy.scaffold import Plan, scaffold
 
     parts = image_shape.split(",")
@@ -42,17 +57,27 @@ def new_federation(
             f"--image-shape: {image_shape!r} is not a shape; expected channels,height,width, such as 1,28,28"
         )
     channels, height, width = map(int, parts)
-    written = scaffold(Plan(folder, sites, classes, (channels, height, width), host, port))
+    written = scaffold(Plan(folder, sites, classes, (channels, height, width), host, port, target))
     print_line(f"wrote {len(written)} files to {folder}; next steps: {folder / 'README.md'}")
+    print_line(f"copy {folder / 'coordinator'} to the coordinator's machine, and to each site's its folder:")
+    for site in sites:
+        print_line(f"  {folder / 'sites' / site}")
+    print_line("each site makes its own key; only its public half, node_key.pub, and the coordinator's ca.crt travel")
 
 
 @deploy_group.command("key")
-@click.argument("path", type=PATH, help="The private key to write; PATH.pub is the public one.")
+@click.argument(
+    "path", type=PATH, help="A site's folder or site.toml, which names its key; or the private key to write."
+)
 def make_key(path: Path) -> None:
-    """Make a node's key pair."""
+    """Make a node's key pair, where it will be used: the private key never leaves this machine."""
     from fedl2g.deploy.keys import write_key_pair
+    from fedl2g.deploy.site_file import key_file
 
-    print_line(f"wrote {path} (keep it secret) and {write_key_pair(path)} (send it to the coordinator)")
+    private = key_file(path)
+    public = write_key_pair(private)
+    print_line(f"wrote {private}; it stays here: keep it secret, and copy it nowhere")
+    print_line(f"wrote {public}; send it to the coordinator")
 
 
 @deploy_group.command("bind")
@@ -67,31 +92,60 @@ def bind_key(key: Path, site: str, coordinator: Path) -> None:
 
 
 @deploy_group.command("check")
-@click.argument("site", type=PATH, help="The site's file, site.toml.")
-@click.option("--experiment", type=PATH, required=True, help="The coordinator's file, experiment.toml.")
-@click.option("--offline", is_flag=True, help="Do not try to reach the coordinator.")
+@click.argument("path", type=PATH, help="A site's folder or site.toml; or the coordinator's folder.")
+@click.option(
+    "--experiment",
+    type=PATH,
+    help="Of a site: the coordinator's experiment.toml, if it does not lie beside site.toml. Of a coordinator: another "
+    "file than the folder's.",
+)
+@click.option("--name", default="first", show_default=True, help="Of a coordinator: the run that is to be started.")
+@click.option("--offline", is_flag=True, help="Of a site: do not try to reach the coordinator.")
 @trust_option
 @click.pass_context
-def check_site(context: click.Context, site: Path, experiment: Path, offline: bool, trust: bool) -> None:
-    """Check a site before it joins: one line per check."""
-    from fedl2g.deploy import check
+def check_folder(
+    context: click.Context, path: Path, experiment: Path | None, name: str, offline: bool, trust: bool
+) -> None:
+    """Check a site before it joins, or the coordinator before a run: one line per check."""
+    from fedl2g.deploy.check import check_site
+    from fedl2g.deploy.check_coordinator import EXPERIMENT, check_coordinator
+    from fedl2g.deploy.site_file import SITE_FILE
     from fedl2g.engines.flower import require_flower
 
     require_flower()
+    if path.name == EXPERIMENT and path.is_file():
+        path = path.parent
+    if (path / EXPERIMENT).is_file() and not (path / SITE_FILE).is_file():
+        verdicts = check_coordinator(path, name, experiment)
+    else:
+        site = path / SITE_FILE if path.is_dir() else path
+        beside = site.with_name(EXPERIMENT)
+        if experiment is None and not beside.is_file():
+            raise SettingError(
+                f"--experiment: missing; expected the coordinator's experiment.toml, or a copy of it beside {site}"
+            )
+        verdicts = check_site(site, experiment or beside, offline=offline, trust=trust)
     good = True
-    for verdict in check.check_site(site, experiment, offline=offline, trust=trust):
+    for verdict in verdicts:
         good &= verdict.good
-        print_line(f"{'ok  ' if verdict.good else 'FAIL'}  {verdict.what}: {verdict.detail}")
+        print_line(verdict.line)
     if not good:
         context.exit(1)
 
 
 @deploy_group.command("pin")
-@click.argument("site", type=PATH, help="The site's file, site.toml.")
-def pin_package(site: Path) -> None:
+@click.argument("site", type=PATH, help="The site's folder or site.toml.")
+@click.option("--print", "shown", is_flag=True, help="Print the table for site.toml instead of writing it.")
+def pin_package(site: Path, shown: bool) -> None:
     """Pin the installed fedl2g in a site's file: the site then runs this package and no other."""
-    from fedl2g.deploy.package import pin_package
+    from fedl2g.deploy.package import installed_package, pin_package, pin_table
+    from fedl2g.deploy.site_file import SITE_FILE
 
+    if shown:
+        print_line(pin_table(installed_package()))
+        return
+    if site.is_dir():
+        site = site / SITE_FILE
     pinned = pin_package(site)
     print_line(f"pinned fedl2g {pinned.version}, {pinned.digest}, in {site}")
 
@@ -115,6 +169,10 @@ def write_practice_images(folder: Path) -> None:
     from fedl2g.deploy.practice import write_practice_data
 
     print_line(f"wrote {write_practice_data(folder)} images of digits to the data folders of {folder / 'sites'}")
+
+
+for command in (make_certificates, register_site, run_federation, stop_federation, show_health):
+    deploy_group.add_command(command)
 
 
 @click.command("export")

@@ -47,7 +47,7 @@ def run_experiment(
     with Display(quiet) as display:
         progress = display.follow()
         result = run(experiment, path, [progress, *trackers(track, path)], progress=progress.loading)
-    _show_result(result, metrics, as_json)
+    show_result(result, metrics, as_json)
     if not as_json:
         print_tracked(track, [path])
 
@@ -82,12 +82,13 @@ def resume_run(
         result = resume(
             directory, observers, rounds=rounds, execution=execution, trust=trust, progress=progress.loading
         )
-    _show_result(result, metrics, as_json, trust=trust)
+    show_result(result, metrics, as_json, trust=trust)
     if not as_json:
         print_tracked(track, [directory])
 
 
-def _show_result(result: RunResult, metrics: tuple[str, ...], as_json: bool, *, trust: bool = True) -> None:
+def show_result(result: RunResult, metrics: tuple[str, ...], as_json: bool, *, trust: bool = True) -> None:
+    """Print a run's result and write its figures."""
     from fedl2g.report.collect import group_runs, read_runs
     from fedl2g.report.figures import write_figure
 

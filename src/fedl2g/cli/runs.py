@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,10 @@ from fedl2g.cli.output import print_json, print_line, print_tables
 from fedl2g.errors import SettingError
 from fedl2g.files import quoted
 
+if TYPE_CHECKING:
+    from fedl2g.runs.directory import RunDirectory
+
+_SIMULATED = ("models", "partition", "dataset")  # settings that describe simulated clients
 SORTS = ("run", "accuracy", "created", "method", "dataset", "rounds", "status")
 STATUSES = ("running", "interrupted", "finished", "stopped early", "diverged", "damaged")
 
@@ -53,16 +58,20 @@ def list_runs(
 def show_run(directory: Path, trust: bool, as_json: bool) -> None:
     """Show one run: result, machine and settings."""
     from fedl2g.round.record import chosen_on
+    from fedl2g.runs.deployed import as_json as sites_as_json
+    from fedl2g.runs.deployed import read_sites
     from fedl2g.runs.directory import RunDirectory
     from fedl2g.runs.overview import overview
 
     run = RunDirectory.open(directory, trust=trust)
     row, result, environment, settings = overview(run), run.result(), run.environment(), run.settings_text()
     if as_json:
+        if run.deployed:
+            row["sites"] = sites_as_json(read_sites(directory))
         details = {**row, "environment": environment, "result": result.to_dict() if result else None}
         print_json({**details, "history": [record.to_dict() for record in run.history()]})
         return
-    from fedl2g.report.tables import machine_table, result_table
+    from fedl2g.report.tables import machine_table, result_table, sites_table
 
     print_line(f"{directory}: {row['status']}, {row['rounds_done']} of {row['rounds']} rounds")
     if result is not None:
@@ -72,8 +81,23 @@ def show_run(directory: Path, trust: bool, as_json: bool) -> None:
         print_line(f"best accuracy so far {row['best_accuracy']:.2%}, round {row['best_round']} ({how})")
     elif row["best_accuracy"] is not None:
         print_line(
-            f"best accuracy so far {row['best_accuracy']:.2%} ({chosen_on(row['selection'])}); continue with "
-            f"`fedl2g resume {quoted(directory)}`"
+            f"best accuracy so far {row['best_accuracy']:.2%} ({chosen_on(row['selection'])}); {_how_to_continue(run)}"
         )
+    if run.deployed and (sites := read_sites(directory)):
+        print_tables(sites_table(sites))
     print_tables(machine_table(environment))
-    print_line(settings)
+    print_line(_of_the_sites(settings) if run.deployed else settings)
+
+
+def _how_to_continue(run: RunDirectory) -> str:
+    if run.deployed:
+        from fedl2g.runs.deployed import how_to_continue
+
+        return how_to_continue(run.path)
+    return f"continue with `fedl2g resume {quoted(run.path)}`"
+
+
+def _of_the_sites(settings: str) -> str:
+    """The settings of a deployment without those that say what simulated clients would have."""
+    kept = [line for line in settings.splitlines() if line.split(" = ")[0] not in _SIMULATED]
+    return "\n".join(kept)

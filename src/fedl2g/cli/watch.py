@@ -17,10 +17,11 @@ from fedl2g.errors import SettingError
 @click.command("watch")
 @click.argument(
     "path",
-    metavar="[RUN | COMPARISON | FOLDER]",
+    metavar="[RUN | COMPARISON | FOLDER | SITE]",
     type=PATH,
     default=Path("runs"),
-    help="A run, a comparison, or any folder of runs, which may still be empty; runs/ if omitted.",
+    help="A run, a comparison, or any folder of runs, which may still be empty; runs/ if omitted. Or a site of a "
+    "deployment (site.toml): its own records.",
 )
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="The port of the page; 0: any free one."
@@ -38,6 +39,12 @@ def watch_runs(
     The page is on 127.0.0.1, reads and never writes, loads nothing from outside, and opens only with the address that
     is printed.
     """
+    from fedl2g.deploy.site_file import store_of
+
+    if (store := store_of(path)) is not None:  # a site's own records
+        if not store.is_dir():
+            raise SettingError(f"{store}: this site has no records yet; they begin with its first round")
+        path = store
     if not path.is_dir():
         found = "a file" if path.exists() else "no such folder"
         raise SettingError(

@@ -6,6 +6,8 @@ import logging
 
 from flwr.app import RecordDict
 
+from fedl2g.deploy.baseline import keep_baseline
+from fedl2g.deploy.own_record import note
 from fedl2g.deploy.own_site import make_node
 from fedl2g.deploy.site_file import SiteFile
 from fedl2g.engines.flower import messages
@@ -35,11 +37,18 @@ def _serve(file: SiteFile, kind: str, records: RecordDict) -> RecordDict:
     node = make_node(file, request)
     match kind:
         case "train":
-            return messages.pack_reply(request.run, request.round, node.train(request))
+            keep_baseline(file, request.run)
+            reply = node.train(request)
+            note(file, request, node.setup, reply)
+            return messages.pack_reply(request.run, request.round, reply)
         case "evaluate":
-            return messages.pack_evaluation(request.run, request.round, node.evaluate(request))
+            evaluation = node.evaluate(request)
+            note(file, request, node.setup, evaluation)
+            return messages.pack_evaluation(request.run, request.round, evaluation)
         case "evaluate.keep":
-            return messages.pack_kept(request.run, request.round, node.keep_best(request))
+            kept = node.keep_best(request)
+            note(file, request, node.setup, None)
+            return messages.pack_kept(request.run, request.round, kept)
     raise PayloadError(
         f"the message: it is of the unknown kind {shown(kind)!r}; expected train, evaluate or evaluate.keep"
     )

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
 import os
-import socket
-import ssl
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedl2g.deploy.certificates import check_validity, read_certificate
 from fedl2g.deploy.coordinator import Coordinator, read_coordinator
+from fedl2g.deploy.fleet import Answering, check_clock, check_registration, reach
 from fedl2g.deploy.package import check_package
 from fedl2g.deploy.site_file import SiteFile, read_site
+from fedl2g.deploy.verdict import Verdict, attempt
 from fedl2g.errors import FedL2GError, SettingError
 from fedl2g.privacy.noise_key import KEY_VARIABLE, noise_key
 
@@ -22,17 +21,6 @@ if TYPE_CHECKING:
     from fedl2g.datasets import Dataset
     from fedl2g.schema import Schema
     from fedl2g.setup import Setup
-
-_TIMEOUT = 5.0  # seconds
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The outcome of one check."""
-
-    what: str
-    good: bool
-    detail: str
 
 
 def check_site(
@@ -44,24 +32,17 @@ def check_site(
     except FedL2GError as error:
         yield Verdict("files", False, str(error))
         return
-    yield _try("package", lambda: check_package(file.package, site_path))
+    yield attempt("package", lambda: check_package(file.package, site_path))
     yield _identity(file, coordinator)
-    yield _try("limits", lambda: _limits(file, coordinator))
+    yield attempt("limits", lambda: _limits(file, coordinator))
     if coordinator.experiment.privacy.on and coordinator.experiment.privacy.noise == "client":
-        yield _try("noise key", _noise_key)
+        yield attempt("noise key", _noise_key)
     yield from _training(file, coordinator)
-    yield _try("store", lambda: _writable(file.path(file.store)))
-    yield _try("node key", lambda: _private_key(file))
-    yield _try("certificate", lambda: _certificate(file))
+    yield attempt("store", lambda: _writable(file.path(file.store)))
+    yield attempt("node key", lambda: _private_key(file))
+    yield attempt("certificate", lambda: _certificate(file))
     if not offline:
-        yield _try("server", lambda: _connect(file))
-
-
-def _try(what: str, attempt: Callable[[], str]) -> Verdict:
-    try:
-        return Verdict(what, True, attempt())
-    except (FedL2GError, OSError, ValueError, RuntimeError) as error:
-        return Verdict(what, False, str(error) or type(error).__name__)
+        yield from _coordinator(file, coordinator)
 
 
 def _identity(file: SiteFile, coordinator: Coordinator) -> Verdict:
@@ -96,13 +77,13 @@ def _training(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
         return f"{len(found[0])} {found[0].schema} in {file.data}"
 
     yield from _columns(file, table.inputs)
-    yield _try("data", data)
+    yield attempt("data", data)
     if found:
-        yield _try("labels", lambda: _labels(found[0]))
-        yield _try("split", lambda: _split(own_site(file, coordinator.experiment, found[0])))
-    yield _try("model", lambda: _model(file, coordinator))
+        yield attempt("labels", lambda: _labels(found[0]))
+        yield attempt("split", lambda: _split(own_site(file, coordinator.experiment, found[0])))
+    yield attempt("model", lambda: _model(file, coordinator))
     if found:
-        yield _try("batch", lambda: _batch(file, coordinator, found[0]))
+        yield attempt("batch", lambda: _batch(file, coordinator, found[0]))
 
 
 def _columns(file: SiteFile, inputs: Schema) -> Iterator[Verdict]:
@@ -196,25 +177,25 @@ def _private_key(file: SiteFile) -> str:
 
 
 def _certificate(file: SiteFile) -> str:
-    from cryptography import x509
-
     path = _superlink(file)[1]
-    certificate = x509.load_pem_x509_certificate(path.read_bytes())
-    now = datetime.datetime.now(datetime.UTC)
-    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-        raise ValueError(
-            f"{path}: not valid now, but from {certificate.not_valid_before_utc:%Y-%m-%d} to "
-            f"{certificate.not_valid_after_utc:%Y-%m-%d}; get the coordinator's current ca.crt"
-        )
-    return f"{path} is valid until {certificate.not_valid_after_utc:%Y-%m-%d}"
+    until = check_validity(path, read_certificate(path), "get the coordinator's current ca.crt")
+    return f"{path} is {until}"
 
 
-def _connect(file: SiteFile) -> str:
-    address, authority, _ = _superlink(file)
-    host, _, port = address.rpartition(":")
-    context = ssl.create_default_context(cafile=str(authority))
-    with (
-        socket.create_connection((host, int(port)), timeout=_TIMEOUT) as plain,
-        context.wrap_socket(plain, server_hostname=host) as secure,
-    ):
-        return f"{address} answers, {secure.version()}, certificate signed by {authority.name}"
+def _coordinator(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
+    """What can be asked only while the coordinator's SuperLink runs."""
+    found: list[Answering] = []
+
+    def server() -> str:
+        address, authority, _ = _superlink(file)
+        expected = coordinator.federation.address
+        if expected is not None and expected != address:
+            raise SettingError(f"{address}: the coordinator's experiment.toml says {expected}; correct site.toml")
+        read_certificate(authority)
+        found.append(reach(address, authority))
+        return f"{address} answers, {found[0].version}, certificate signed by {authority.name}"
+
+    yield attempt("server", server)
+    if found:
+        yield attempt("clock", lambda: check_clock(found[0]))
+        yield attempt("registration", lambda: check_registration(*_superlink(file)))

@@ -1,4 +1,4 @@
-"""The coordinator's file: the experiment, and what all sites share (classes, the form of a sample, list of sites)."""
+"""The coordinator's file: the experiment, and what all sites share (classes, the form of a sample, sites, address)."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ class FederationTable(BaseModel):
     image_shape: tuple[int, int, int] | None = None
     form: Annotated[Schema, BeforeValidator(_schema)] | None = Field(None, alias="inputs")
     sites: tuple[str, ...] = Field(min_length=1)
+    address: str | None = Field(None, pattern=r"^[^:/\s]+:\d+$")
+    """Where the sites reach the SuperLink."""
 
     @field_validator("classes", "sites")
     @classmethod

@@ -83,9 +83,14 @@ def _bound_key(folder: Folder) -> str:
 
 def stored_setup(file: SiteFile, run: str, *, trust: bool = False) -> Setup:
     """The setup of a site in a run that it took part in, from the run's folder in its store."""
-    folder = Folder(file.path(file.store)) / run
-    path = folder.path / _FEDERATION
-    about = read_sealed(folder, _FEDERATION, of=run)
+    experiment, classes, inputs = stored_request(Folder(file.path(file.store)) / run, trust=trust)
+    return own_site(file, experiment, load_data(file, classes, inputs))
+
+
+def stored_request(run: Folder, *, trust: bool = False) -> tuple[Experiment, tuple[str, ...], Schema]:
+    """What a site learns in a run that it took part in: the experiment, the classes and the form of a sample."""
+    path = run.path / _FEDERATION
+    about = read_sealed(run, _FEDERATION, of=run.way[-1])
     try:
         settings: dict[str, Any] = dict(about["experiment"])
         classes = tuple(map(str, about["classes"]))
@@ -96,7 +101,7 @@ def stored_setup(file: SiteFile, run: str, *, trust: bool = False) -> Setup:
         experiment = Experiment(**settings)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise RunError(f"{path}: cannot be read ({reason_of(error)}); restore it from a copy") from error
-    return own_site(file, experiment, load_data(file, classes, inputs))
+    return experiment, classes, inputs
 
 
 def load_data(file: SiteFile, classes: tuple[str, ...], inputs: Schema) -> Dataset:

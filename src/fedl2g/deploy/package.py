@@ -52,14 +52,18 @@ def check_package(pinned: PackageTable | None, path: Path) -> str:
 def pin_package(path: Path) -> PackageTable:
     """Write the installed package into a site's file, in place of an earlier one."""
     installed = installed_package()
-    table = f'[package]\nversion = "{installed.version}"\ndigest = "{installed.digest}"\n'
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"{path}: cannot be read ({reason_of(error)}); check the path") from error
     rest = _TABLE.sub("", text).rstrip("\n")
-    write_text(path, f"{rest}\n\n{table}")
+    write_text(path, f"{rest}\n\n{pin_table(installed)}")
     return installed
+
+
+def pin_table(package: PackageTable) -> str:
+    """The lines of a site's file that pin a package."""
+    return f'[package]\nversion = "{package.version}"\ndigest = "{package.digest}"\n'
 
 
 def _walk(folder: Traversable, place: str) -> Iterator[tuple[str, Traversable]]:

@@ -1,6 +1,8 @@
 """`fedl2g deploy new`: writes the folder of a federation with a small Flower app and a script for each command.
 
-The templates are in `resources`, for the federation and for each site; `$names` in them are substituted here.
+The templates are in `resources`, for the coordinator, for each site and for what starts them; `$names` in them are
+substituted here. What is written names no folder of this machine: the coordinator's folder and each site's work
+wherever they are copied.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
+from fedl2g.deploy.targets import Target
 from fedl2g.errors import SettingError
 from fedl2g.files import appearing, reason_of
 
+_LOOPBACK = ("127.0.0.1", "localhost")
 _SUFFIX = ".template"  # so that tools do not take templates for source files
 
 
@@ -28,41 +32,40 @@ class Plan:
     image_shape: tuple[int, int, int]
     host: str = "127.0.0.1"
     port: int = 8443
+    target: Target = "systemd"
 
 
 def scaffold(plan: Plan) -> list[Path]:
     """Write the folder atomically; existing files are not overwritten."""
     _check(plan)
     root = plan.folder.resolve()
+    name = _identifier(root.name)
+    container = plan.target != "systemd"
     shared = {
-        "root": str(root),
-        "name": _identifier(root.name),
+        "name": name,
         "host": plan.host,
         "port": str(plan.port),
         "address": f"{plan.host}:{plan.port}",
-        "subject": f"IP:{plan.host}" if plan.host.replace(".", "").isdigit() else f"DNS:{plan.host}",
+        "bind": plan.host if plan.host in _LOOPBACK and not container else "0.0.0.0",
+        "unit": f"{name}-superlink",
+        "keys": "keys/" if container else "",
         "sites": _list(plan.sites),
         "classes": _list(plan.classes),
         "shape": ", ".join(map(str, plan.image_shape)),
-        "registrations": "\n".join(
-            f"sh coordinator/register.sh sites/{site}/node_key.pub {site}" for site in plan.sites
-        ),
-        "checks": "\n".join(
-            f"fedl2g deploy check sites/{site}/site.toml --experiment coordinator/experiment.toml --trust"
-            for site in plan.sites
-        ),
-        "keys": "\n".join(f"sh sites/{site}/make-key.sh" for site in plan.sites),
-        "pins": "\n".join(f"fedl2g deploy pin sites/{site}/site.toml" for site in plan.sites),
-        "starts": "\n".join(f"sh sites/{site}/start-supernode.sh" for site in plan.sites),
-        "certificates": "\n".join(f"cp coordinator/certificates/ca.crt sites/{site}/ca.crt" for site in plan.sites),
-        "exports": "\n".join(
-            f"fedl2g export sites/{site}/site.toml --out sites/{site}/model --trust" for site in plan.sites
-        ),
+        "folders": "\n".join(f"- `sites/{site}`" for site in plan.sites),
+        "registrations": "\n".join(f"sh register.sh {site}.pub {site}" for site in plan.sites),
     }
-    files = {path: template.substitute(shared) for path, template in _templates("federation")}
+    parts = {Path("."): ("federation",), Path("coordinator"): _parts(plan.target, "coordinator")}
+    files = {
+        place / path: template.substitute(shared)
+        for place, kinds in parts.items()
+        for kind in kinds
+        for path, template in _templates(kind)
+    }
     for number, site in enumerate(plan.sites):
-        own = {**shared, "site": site, "client": str(number)}
-        files |= {Path("sites", site) / path: template.substitute(own) for path, template in _templates("site")}
+        own = {**shared, "site": site, "client": str(number), "unit": _identifier(f"{name}-{site}")}
+        for kind in ("site", *_parts(plan.target, "site")):
+            files |= {Path("sites", site) / path: template.substitute(own) for path, template in _templates(kind)}
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         with appearing(root) as partial:
@@ -74,9 +77,15 @@ def scaffold(plan: Plan) -> list[Path]:
     return [root / relative for relative in files]
 
 
+def _parts(target: Target, role: str) -> tuple[str, ...]:
+    """The templates that a target adds to the coordinator's folder or to a site's."""
+    image = () if target == "systemd" else ("targets/image",)
+    return (f"targets/{target}/{role}", *image)
+
+
 def _templates(kind: str) -> Iterator[tuple[Path, Template]]:
     """The templates of one kind, with the relative paths of their output files."""
-    yield from _walk(package_files("fedl2g.deploy") / "resources" / kind, Path())
+    yield from _walk(package_files("fedl2g.deploy").joinpath("resources", *kind.split("/")), Path())
 
 
 def _walk(folder: Traversable, place: Path) -> Iterator[tuple[Path, Template]]:

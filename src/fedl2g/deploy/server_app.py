@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import secrets
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -19,8 +20,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.deploy.link import LimitedGrid
+from fedl2g.deploy.outcome import reported
 from fedl2g.deploy.registered import read_keys
 from fedl2g.display import OneLine
+from fedl2g.engines.base import Answer, Check
 from fedl2g.engines.flower import require_flower
 from fedl2g.engines.flower.engine import GridEngine
 from fedl2g.engines.flower.nodes import MessageGrid
@@ -28,26 +31,33 @@ from fedl2g.engines.flower.terms import Terms
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.federation import Federation, Observer
 from fedl2g.folder import Folder
+from fedl2g.interrupts import SIGNALS
+from fedl2g.methods.base import Reply
+from fedl2g.payload import Payload
 from fedl2g.round.record import RoundRecord, chosen_on, selected_record
+from fedl2g.runs.deployed import SiteRecord, read_sites, write_sites
 from fedl2g.runs.runner import run_site
 from fedl2g.setup import Setup
 
 app = ServerApp()
 _log = logging.getLogger("fedl2g.deploy")
-DEPLOYMENT = Terms(poll_seconds=0.25, first_pause=1.0)
+DEPLOYMENT = Terms(poll_seconds=0.1, first_pause=1.0, awake=2)
 _NODES_FILE = "nodes.json"
+_CLIENT = re.compile(r"\bclient ([0-9]{1,6})\b")
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run's configuration names, from the start or from its last checkpoint."""
-    experiment, keys, out = (context.run_config.get(name) for name in ("experiment", "keys", "run"))
-    if not isinstance(experiment, str) or not isinstance(keys, str) or not isinstance(out, str):
-        raise SettingError(
-            "run config: `experiment` or `keys` (files) or `run` (a directory) is missing; set them in the app's "
-            "pyproject.toml"
-        )
-    run(grid, Path(experiment), Path(keys), Path(out))
+    config = context.run_config
+    experiment, keys, out, outcome = (config.get(name) for name in ("experiment", "keys", "run", "outcome"))
+    with reported(Path(outcome) if isinstance(outcome, str) and outcome else None):
+        if not all(isinstance(value, str) and value for value in (experiment, keys, out)):
+            raise SettingError(
+                "run config: `experiment` or `keys` (files) or `run` (a directory) is missing; start the run with "
+                "`fedl2g deploy run COORDINATOR`, which sets them"
+            )
+        run(grid, Path(str(experiment)), Path(str(keys)), Path(str(out)))
 
 
 def run(grid: Grid, experiment: Path, registered: Path, out: Path) -> None:
@@ -56,20 +66,21 @@ def run(grid: Grid, experiment: Path, registered: Path, out: Path) -> None:
     require_flower()
     setup, keys = coordinator.setup, read_keys(registered, coordinator.federation.sites)
     handlers: list[logging.Handler] = []
-    teller = TellBest()
+    teller, scribe = TellBest(), NameSites(out, coordinator.federation.sites)
     link = LimitedGrid(grid, setup.experiment.execution.link_seconds)
 
     def open_grid(setup: Setup, scratch: Path | None) -> DeploymentEngine:
-        handlers.append(_log_to(opened.enter_context(Folder(out).appending("log.txt"))))
+        file = opened.enter_context(Folder(out).appending("log.txt"))
+        handlers.append(_log_to(file, coordinator.federation.sites))
         for client in sorted(set(range(setup.experiment.clients)) - set(keys.values())):
             _log.warning("client %d (%s) has no registered key", client, coordinator.federation.sites[client])
-        teller.engine = DeploymentEngine(link, setup, keys)
+        teller.engine = scribe.engine = DeploymentEngine(link, setup, keys)
         return teller.engine
 
     opened = ExitStack()
     try:
-        with _stop_on_sigint():
-            result = run_site(setup, out, open_grid, [teller])
+        with _stop_when_asked():
+            result = run_site(setup, out, open_grid, [teller, scribe])
         best, chosen = result.best_accuracy, chosen_on(result.selection)
         _log.info("the run is finished: best accuracy %.4f in round %d (%s)", best, result.best_round, chosen)
     except FedL2GError as error:
@@ -83,29 +94,45 @@ def run(grid: Grid, experiment: Path, registered: Path, out: Path) -> None:
 
 
 @contextmanager
-def _stop_on_sigint() -> Iterator[None]:
-    """Stop at once when Flower sends SIGINT, so that the directory is unlocked for the next start of the run."""
+def _stop_when_asked() -> Iterator[None]:
+    """Stop at once when Flower sends SIGINT, or the system SIGTERM or SIGHUP: the next start finds no lock."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for one in SIGNALS:
+            signal.signal(one, signal.SIG_IGN)
         raise RunError(
             "Flower: ended the run (`flwr stop`, or its SuperLink is gone); the last checkpoint is intact; start the "
             "run again to continue"
         )
 
-    before = signal.signal(signal.SIGINT, end)
+    before = {one: signal.signal(one, end) for one in SIGNALS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
-def _log_to(file: BinaryIO) -> logging.Handler:
+class _SiteNames(OneLine):
+    """Names the sites of the clients that a line is about, at its end."""
+
+    def __init__(self, sites: Sequence[str]) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+        self._sites = sites
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        numbers = dict.fromkeys(int(number) for number in _CLIENT.findall(text))
+        known = [self._sites[number] for number in numbers if number < len(self._sites)]
+        return f"{text} [{', '.join(known)}]" if known else text
+
+
+def _log_to(file: BinaryIO, sites: Sequence[str]) -> logging.Handler:
     handler = logging.StreamHandler(io.TextIOWrapper(file, encoding="utf-8", write_through=True))
-    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(_SiteNames(sites))
     logger = logging.getLogger("fedl2g")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -117,6 +144,14 @@ class DeploymentEngine(GridEngine):
 
     def __init__(self, grid: MessageGrid, setup: Setup, keys: Mapping[bytes, int]) -> None:
         super().__init__(grid, setup, secrets.token_hex(8), DEPLOYMENT, lanes=setup.experiment.clients, keys=keys)
+
+        self.train_samples: dict[int, int] = {}  # of the clients that have trained
+
+    def train(self, round: int, clients: Sequence[int], payload: Payload, check: Check) -> Iterator[Answer]:
+        for answer in super().train(round, clients, payload, check):
+            if isinstance(answer, Reply):
+                self.train_samples[answer.client] = answer.report.samples
+            yield answer
 
     def save(self, directory: Path) -> None:
         (directory / _NODES_FILE).write_text(json.dumps({"run": self.run, "round": self.round}), encoding="utf-8")
@@ -153,3 +188,45 @@ class TellBest(Observer):
     def on_end(self, federation: Federation) -> None:
         if self.engine is not None:
             self.engine.tell_best()
+
+
+class NameSites(Observer):
+    """Writes who the sites of a run are: their names, and what they let the records say of them."""
+
+    engine: DeploymentEngine | None = None
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        self._path = path
+        self._names = names
+        self._test_samples: dict[int, int] = {}
+        self._written: dict[int, SiteRecord] = {}
+
+    def on_start(self, federation: Federation) -> None:
+        self._written = read_sites(self._path)
+        for record in federation.history:
+            self._count(record)
+        self._write()
+
+    def on_round(self, federation: Federation, record: RoundRecord) -> None:
+        self._count(record)
+        self._write()
+
+    def _count(self, record: RoundRecord) -> None:
+        if record.accuracy is not None:
+            self._test_samples |= record.accuracy.samples
+
+    def _write(self) -> None:
+        sites = {client: self._record(client) for client in range(len(self._names))}
+        if sites != self._written:
+            write_sites(self._path, sites)
+            self._written = sites
+
+    def _record(self, client: int) -> SiteRecord:
+        told = self.engine.nodes.told.get(client) if self.engine is not None else None
+        if self.engine is None or told is None:  # not connected since the run went on: as it was known
+            return self._written.get(client, SiteRecord(self._names[client]))
+        if not told.samples:
+            return SiteRecord(self._names[client], told.model)
+        before = self._written.get(client)
+        train = self.engine.train_samples.get(client, before.train_samples if before is not None else None)
+        return SiteRecord(self._names[client], told.model, train, self._test_samples.get(client))

@@ -13,6 +13,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -20,21 +21,23 @@ import httpx
 from flwr.app import Error, Message, RecordDict
 
 from fedl2g.deploy.children import Child, start_child
+from fedl2g.deploy.health import pulse_file
 from fedl2g.deploy.package import check_package
 from fedl2g.deploy.runtime import Runtime, Task
 from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.deploy.site_log import log_to_stderr
-from fedl2g.engines import wire
-from fedl2g.engines.flower.identity import pack_identity, pack_refusal
-from fedl2g.engines.flower.records import join_records, split_records
+from fedl2g.engines.flower.identity import AWAKE, Told, pack_identity, pack_refusal
+from fedl2g.engines.flower.records import disclose, enclose, pack_records, unpack_records
 from fedl2g.engines.flower.strict import shown
 from fedl2g.errors import PayloadError, RunError, SettingError
 from fedl2g.files import reason_of
-from fedl2g.payload import Payload
 
 _log = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
 _POLL_SECONDS = 0.25
+_PULSE_SECONDS = 10.0
+_BUSY_POLL_SECONDS = 0.05  # shortly after a message: the next one of a quick round may follow
+_BUSY_SECONDS = 10.0
 _FAILED = 0  # Flower's code of an unknown error: the coordinator asks again
 
 
@@ -63,10 +66,9 @@ class Trainer:
             if not self._ready:  # it imports torch, which is not counted
                 self._receive(float("inf"), wanted)
                 self._ready = True
-            asked, arrays = split_records(records)
-            wire.send(self._connection, {"kind": kind, "records": asked}, arrays)
-            answer, arrays = self._receive(seconds, wanted)
-            return join_records(answer["records"], arrays)
+            self._connection.send_bytes(kind.encode())
+            self._connection.send_bytes(pack_records(records))
+            return unpack_records(self._receive(seconds, wanted))
         except TimeoutError:
             self._replace()
             raise
@@ -80,14 +82,14 @@ class Trainer:
         self._start()
         return how
 
-    def _receive(self, seconds: float, wanted: Callable[[], bool]) -> tuple[wire.Header, Payload]:
+    def _receive(self, seconds: float, wanted: Callable[[], bool]) -> bytes:
         end = time.monotonic() + seconds
         while not self._connection.poll(_POLL_SECONDS):
             if not wanted():
                 raise EOFError
             if time.monotonic() > end:
                 raise TimeoutError
-        return wire.receive(self._connection)
+        return self._connection.recv_bytes()
 
     def end(self) -> None:
         """End the process at once: what it has stored is complete, and a repeated request trains again."""
@@ -103,15 +105,27 @@ class Site:
         self._supernode = supernode
         self._trainer = trainer
         self._messages = messages
+        self._pulse = pulse_file(file)
+        self._last_pulse = -_PULSE_SECONDS
 
     def serve(self) -> None:
         """Answer messages until the SuperNode has ended."""
-        while self._supernode.exit_code is None:
+        last = float("-inf")
+        while self._runs():
             task = self._next()
             if task is None:
-                time.sleep(_POLL_SECONDS)
+                time.sleep(_BUSY_POLL_SECONDS if time.monotonic() - last < _BUSY_SECONDS else _POLL_SECONDS)
             else:
                 self._finish(task)
+                last = time.monotonic()
+
+    def _runs(self) -> bool:
+        """Whether the SuperNode runs; also leaves a sign of life for `fedl2g deploy health`."""
+        if time.monotonic() - self._last_pulse >= _PULSE_SECONDS:
+            self._last_pulse = time.monotonic()
+            with suppress(OSError):
+                self._pulse.touch()
+        return self._supernode.exit_code is None
 
     def _next(self) -> Task | None:
         try:
@@ -127,7 +141,8 @@ class Site:
         try:
             with task.alive():
                 task.answer(self._answer(task.message))
-            _log.info("%s: answered after %.1f s", shown(kind), time.monotonic() - started)
+            if kind != AWAKE:
+                _log.info("%s: answered after %.1f s", shown(kind), time.monotonic() - started)
         except httpx.HTTPError as error:
             _log.warning("%s: the answer did not reach the SuperNode: %s", shown(kind), error)
         finally:
@@ -137,12 +152,13 @@ class Site:
         kind, limits = message.metadata.message_type, self._file.limits
         if not message.has_content():
             return pack_refusal(PayloadError("the message: it has no content"))
-        if kind == "query":
-            return pack_identity(self._file.client_id)
+        if kind in ("query", AWAKE):
+            return pack_identity(self._file.client_id, told_by(self._file))
         try:
-            return self._trainer.answer(
-                kind, message.content, limits.seconds, lambda: self._supernode.exit_code is None
-            )
+            return enclose(self._trainer.answer(kind, disclose(message.content), limits.seconds, self._runs))
+        except PayloadError as error:
+            _log.warning("refused: %s", error)
+            return pack_refusal(error)
         except TimeoutError:
             refusal = limits.too_slow()
             _log.warning("refused: %s", refusal)
@@ -150,6 +166,11 @@ class Site:
         except TrainerLost as error:
             _log.warning("%s: %s", shown(kind), error)
             return Error(_FAILED, str(error))
+
+
+def told_by(file: SiteFile) -> Told:
+    """What a site's file lets the coordinator's records say."""
+    return Told(file.model if file.tell.network else None, file.tell.samples)
 
 
 def run_site(path: Path) -> None:

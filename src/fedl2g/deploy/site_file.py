@@ -18,6 +18,8 @@ from fedl2g.deploy.package import PackageTable
 from fedl2g.errors import SettingError, choices
 from fedl2g.references import references_in, require_trust
 
+SITE_FILE = "site.toml"
+
 
 def _hyphens(name: str) -> str:
     return name.replace("_", "-")
@@ -33,12 +35,22 @@ class SuperLinkTable(BaseModel):
     private_key: Path
 
 
+class Tell(BaseModel):
+    """The table [tell]: what the coordinator's records say of this site beside its name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    network: bool = True
+    samples: bool = True
+
+
 class SiteFile(BaseModel):
     """The settings of one site; paths are relative to the file's folder (see `path`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_hyphens)
 
     folder: Path = Field(exclude=True)
+    file: str = Field(SITE_FILE, exclude=True)  # its name in the folder
     client_id: int = Field(ge=0, lt=1_000_000)
     name: str
     model: str
@@ -51,6 +63,8 @@ class SiteFile(BaseModel):
     code: Path = Path(".")
     store: Path = Path("store")
     device: str = "cpu"
+    local_baseline: bool = False
+    tell: Tell = Field(default_factory=Tell)
     limits: Limits = Field(default_factory=Limits)
     package: PackageTable | None = None
     superlink: SuperLinkTable | None = None
@@ -66,7 +80,12 @@ class SiteFile(BaseModel):
             sys.path.insert(0, folder)
 
 
-_TABLES: dict[str, type[BaseModel]] = {"limits": Limits, "package": PackageTable, "superlink": SuperLinkTable}
+_TABLES: dict[str, type[BaseModel]] = {
+    "limits": Limits,
+    "tell": Tell,
+    "package": PackageTable,
+    "superlink": SuperLinkTable,
+}
 
 
 def read_site(path: Path, *, trust: bool) -> SiteFile:
@@ -74,12 +93,34 @@ def read_site(path: Path, *, trust: bool) -> SiteFile:
     table: dict[str, Any] = read_toml(path)
     require_trust(references_in({name: table.get(name, "") for name in ("model", "data")}), path, trust=trust)
     try:
-        return SiteFile(**{**table, "folder": path.resolve().parent})
+        return SiteFile(**{**table, "folder": path.resolve().parent, "file": path.name})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
             model = _TABLES.get(str(first["loc"][0]), SiteFile) if len(first["loc"]) > 1 else SiteFile
-            known = [_hyphens(name) for name in model.model_fields if name != "folder"]
+            known = [_hyphens(name) for name in model.model_fields if name not in ("folder", "file")]
             raise SettingError(f"{path}: {where}: unknown setting; {choices(str(first['loc'][-1]), known)}") from error
         raise SettingError(f"{path}: {where}: {first['msg']}") from error
+
+
+def key_file(path: Path) -> Path:
+    """The private key of a site's folder or file; of any other path, the path itself."""
+    site = path / SITE_FILE if (path / SITE_FILE).is_file() else path
+    if site.suffix != ".toml":
+        return path
+    file = read_site(site, trust=True)  # only its paths are used
+    if file.superlink is None:
+        raise SettingError(f"{site}: superlink: the table is missing; it says where the private key lies")
+    return file.path(file.superlink.private_key)
+
+
+def store_of(path: Path) -> Path | None:
+    """The store of a site's folder or file; None if the path is neither. No code that the file names is imported."""
+    site = path / SITE_FILE if (path / SITE_FILE).is_file() else path
+    if not site.is_file() or site.suffix != ".toml":
+        return None
+    store = read_toml(site).get("store", "store")
+    if not isinstance(store, str):
+        raise SettingError(f"{site}: store: expected the path of a folder")
+    return site.parent / store

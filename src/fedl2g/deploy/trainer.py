@@ -18,18 +18,17 @@ def main() -> None:
     from fedl2g.deploy.package import check_package
     from fedl2g.deploy.site_file import read_site
     from fedl2g.deploy.site_log import log_to_stderr
-    from fedl2g.engines import wire
-    from fedl2g.engines.flower.records import join_records, split_records
+    from fedl2g.engines.flower.records import pack_records, unpack_records
 
     log_to_stderr()
     connection, path = Connection(int(sys.argv[1])), Path(sys.argv[2])
     file = read_site(path, trust=True)  # the institution itself started its site with this file
     check_package(file.package, path)
-    wire.send(connection, {"ready": True})
+    connection.send_bytes(b"ready")
     while True:
-        header, arrays = wire.receive(connection)
-        answered, arrays = split_records(answer(file, header["kind"], join_records(header["records"], arrays)))
-        wire.send(connection, {"records": answered}, arrays)
+        kind = connection.recv_bytes().decode()
+        records = unpack_records(connection.recv_bytes())
+        connection.send_bytes(pack_records(answer(file, kind, records)))
 
 
 if __name__ == "__main__":

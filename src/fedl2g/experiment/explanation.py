@@ -17,11 +17,15 @@ from fedl2g.methods.registry import Method, get_method, method_names
 
 
 def explain(name: str) -> str:
-    """Explain a setting (`rounds`, `execution.engine`, `method.server_lr`, ...): meaning, allowed values, default."""
+    """Explain a setting (`rounds`, `execution.engine`, `method.server_lr`, ...): meaning, allowed values, default.
+
+    A table (`optimizer`) is explained with all its settings.
+    """
     names = []
     for known, text in () if name in RENAMED else documented_fields():
         if known == name:  # return early: the options of methods come last and need torch
-            return text
+            inner = _inner(name, Experiment.model_fields[name]) if name in Experiment.model_fields else {}
+            return "\n".join([text, *(f"{setting}: {meaning}" for setting, meaning in inner.items())])
         names.append(known)
     raise SettingError(unknown_setting(name, f"{suggestion(name, names)}`fedl2g explain` lists all settings", names))
 
@@ -32,16 +36,19 @@ def documented_fields() -> Iterable[tuple[str, str]]:
     for name, field in fields.items():
         yield name, _describe(field, name)
     for name, field in fields.items():
-        table = table_of(field)
-        if table is not None and name != "method":
-            for inner, setting in table.model_fields.items():
-                yield f"{name}.{inner}", _describe(setting)
+        yield from _inner(name, field).items()
     seen: dict[str, list[str]] = {}
     for method in method_names():
         for name, text in explain_options(get_method(method)).items():
             seen.setdefault(name, []).append(f"{method}: {text}")
     for name, lines in seen.items():
         yield f"method.{name}", "\n".join(lines)
+
+
+def _inner(name: str, field: FieldInfo) -> dict[str, str]:
+    """The settings of a table, each with its explanation; those of `method` depend on the method."""
+    table = None if name == "method" else table_of(field)
+    return {} if table is None else {f"{name}.{inner}": _describe(s) for inner, s in table.model_fields.items()}
 
 
 def explain_options(method: Method) -> dict[str, str]:

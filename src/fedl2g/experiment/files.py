@@ -11,7 +11,7 @@ import tomli_w
 
 from fedl2g.errors import SettingError
 
-SHORT = {"method": "name", "aggregation": "rule"}
+SHORT = {"method": "name", "aggregation": "rule", "optimizer": "name", "schedule": "name"}
 """Tables that may be given as a single word, and the setting in them that takes its value."""
 
 

@@ -86,7 +86,7 @@ class Experiment(BaseModel):
         "joined. Absent: all other columns are the inputs, numbers and categories.",
     )
     ignore: str | None = Field(
-        None, description="Columns of a CSV or parquet file that are no inputs, separated by commas."
+        None, description="Columns of a CSV or parquet file that are not inputs, separated by commas."
     )
     partition: str = Field(
         "dirichlet:0.1",

@@ -14,6 +14,7 @@ from fedl2g.models.catalog import resolve_models
 from fedl2g.report.collect import DATA_SETTINGS, Group, Run
 from fedl2g.report.series import number
 from fedl2g.round.record import selected_record
+from fedl2g.runs.deployed import read_sites
 from fedl2g.runs.verdicts import DEFAULT_REFERENCE, Difference, against, same_clients
 
 Row = dict[str, Any]
@@ -120,13 +121,22 @@ class _Clients:
         self.seed = run.seed
         self._architectures = architectures_of(run)
         self._samples: list[int] = []
+        self._sites = read_sites(run.directory.path) if run.directory.deployed else {}
         if run.directory.deployed:
-            return  # sites know their own
+            return  # sites know their own, and tell it or not
         with suppress(FedL2GError):  # a damaged partition: the page does without
             self._samples = [len(train) for train in run.directory.partition().train]
 
     def row(self, client: int) -> Row:
         names = self._architectures
+        if (site := self._sites.get(client)) is not None:
+            return {
+                "client": client,
+                "site": site.name,
+                "seed": str(self.seed),
+                "architecture": site.model or "",
+                "samples": site.train_samples,
+            }
         return {
             "client": client,
             "seed": str(self.seed),

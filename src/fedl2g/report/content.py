@@ -13,6 +13,7 @@ from fedl2g.report.clients import Compared, compare_groups
 from fedl2g.report.collect import DATA_SETTINGS, Group, Run, group_runs, partition_counts
 from fedl2g.report.presence import presence
 from fedl2g.round.record import RoundRecord
+from fedl2g.runs.deployed import read_sites
 from fedl2g.version import __version__
 
 if TYPE_CHECKING:
@@ -70,13 +71,29 @@ def collect(
     return Content(
         title=title or f"{len(groups)} {'methods' if len(groups) != 1 else 'method'} on {', '.join(datasets)}",
         made=f"{count} · fedl2g {__version__} · made {at}",
-        notes=list(notes),
+        notes=[*notes, *_site_notes(runs)],
         groups=groups,
         compared=compare_groups(groups),
         partitions=_partitions(runs, progress),
         embeddings=_embeddings(groups, progress) if tsne else [],
         presence=_presence(groups),
     )
+
+
+def _site_notes(runs: Sequence[Run]) -> list[str]:
+    """Who the sites of deployed runs are, as far as they tell."""
+    found = []
+    for run in (run for run in runs if run.directory.deployed):
+        sites = read_sites(run.directory.path).values()
+        words = [
+            f"{site.name} ({site.model or 'network not told'}"
+            + ("" if site.train_samples is None else f", {site.train_samples} training samples")
+            + ("" if site.test_samples is None else f", {site.test_samples} test samples")
+            + ")"
+            for site in sites
+        ]
+        found += [f"Sites: {', '.join(words)}."] if words else []
+    return list(dict.fromkeys(found))
 
 
 def byte_notes(groups: Sequence[Group]) -> list[str]:

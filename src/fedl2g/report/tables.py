@@ -10,6 +10,7 @@ from rich.table import Table
 from fedl2g.privacy.noise_key import KEY_VARIABLE
 from fedl2g.report.comparison import percent
 from fedl2g.round.record import RoundRecord, chosen_on, epsilon_text
+from fedl2g.runs.deployed import SiteRecord
 from fedl2g.runs.result import RunResult
 
 if TYPE_CHECKING:
@@ -50,6 +51,15 @@ def profile_table(history: Iterable[RoundRecord]) -> Table:
     table = Table("phase", "seconds", "share", title="profile (CPU seconds, all rounds)")
     for name, seconds in sorted(parts.items(), key=lambda part: -part[1]):
         table.add_row(name, f"{seconds:.2f}", f"{seconds / whole:.1%}")
+    return table
+
+
+def sites_table(sites: Mapping[int, SiteRecord]) -> Table:
+    """The sites of a deployment, as far as they tell of themselves."""
+    table = Table("client", "site", "network", "training samples", "test samples")
+    for client, site in sites.items():
+        counts = ("not told" if count is None else str(count) for count in (site.train_samples, site.test_samples))
+        table.add_row(str(client), site.name, site.model or "not told", *counts)
     return table
 
 

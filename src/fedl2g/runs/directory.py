@@ -27,6 +27,7 @@ from fedl2g.folder import MIB, SMALL, Folder
 from fedl2g.privacy.noise_key import check_key, key_fingerprint
 from fedl2g.references import load_plugin, loaded_plugins, references_in, require_trust
 from fedl2g.round.record import RoundRecord
+from fedl2g.runs.deployed import how_to_continue
 from fedl2g.runs.locking import is_locked, locked
 from fedl2g.runs.metrics import FILE, Metrics
 from fedl2g.runs.result import RunResult
@@ -251,7 +252,14 @@ class RunDirectory:
     def records(self) -> Metrics:
         """The lines of metrics.jsonl."""
         about = self.about()
-        return Metrics(self.folder, about["id"], about["clients"])
+        go_on = f"continue with `fedl2g resume {quoted(self.path)}`"
+        return Metrics(
+            self.folder,
+            about["id"],
+            about["clients"],
+            go_on=how_to_continue(self.path) if self.deployed else go_on,
+            every_round=not self.deployed,  # a site's own record has the rounds it took part in
+        )
 
     def history(self) -> list[RoundRecord]:
         """The records of all rounds; for a round repeated after an interruption, the last one."""
@@ -277,6 +285,10 @@ class RunDirectory:
             return self.records.latest(read)
         except RunError:  # not started yet
             return None, read
+
+    def append(self, record: RoundRecord) -> None:
+        """Append a round to the metrics."""
+        self.records.append(record)
 
     def result(self) -> RunResult | None:
         """The result, or None while the run is unfinished."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedl2g.errors import RunError
-from fedl2g.files import quoted, reason_of
+from fedl2g.files import reason_of
 from fedl2g.folder import GIB, KIB, MIB, Folder
 from fedl2g.round.record import RoundRecord
 from fedl2g.seals import digest
@@ -50,6 +50,8 @@ class Metrics:
     folder: Folder
     run: str
     clients: int
+    go_on: str = "start it again"  # how the run is continued, for messages
+    every_round: bool = True
 
     @property
     def longest(self) -> int:
@@ -68,7 +70,7 @@ class Metrics:
         except OSError as error:
             raise RunError(f"{self._path}: cannot be read ({reason_of(error)}); restore it from a copy") from error
         numbers = sorted(found.records)
-        if not found.damage and numbers != list(range(len(numbers))):
+        if self.every_round and not found.damage and numbers != list(range(len(numbers))):
             missing = next(number for number in range(len(numbers)) if number not in found.records)
             found.damage = f"round {missing} is missing"
         return found
@@ -93,7 +95,7 @@ class Metrics:
         """Add the line of a round; if it cannot be written, nothing of it is."""
         line = self._line(record)
         with self._writing(), self.folder.appending(FILE) as file:
-            end = file.seek(0, os.SEEK_END)
+            end = self._sound_end(file)
             try:
                 file.write(line)
                 file.flush()
@@ -101,6 +103,21 @@ class Metrics:
                 with contextlib.suppress(OSError):
                     os.ftruncate(file.fileno(), end)
                 raise
+
+    def _sound_end(self, file: BinaryIO) -> int:
+        """Where the next line begins, after what a killed process left of the last one was removed."""
+        size = file.seek(0, os.SEEK_END)
+        start = max(size - self.longest, 0)
+        file.seek(start)
+        lines, newline, torn = file.read(size - start).rpartition(b"\n")
+        end = start + len(lines) + len(newline)
+        if torn and self._record(torn) is not None:
+            file.write(b"\n")
+            return size + 1
+        if torn:
+            os.ftruncate(file.fileno(), end)
+        file.seek(0, os.SEEK_END)
+        return end
 
     def restore(self, history: Sequence[RoundRecord]) -> None:
         """Make the file hold these rounds, which come from a checkpoint; lines that are sound stay as they are."""
@@ -128,7 +145,7 @@ class Metrics:
         except OSError as error:
             raise RunError(
                 f"{self._path}: cannot be written ({error.strerror}); the last checkpoint is intact; make room, then "
-                f"continue with `fedl2g resume {quoted(self.folder.path)}`"
+                f"{self.go_on}"
             ) from error
 
     def _lines(self, file: BinaryIO) -> Iterator[bytes]:

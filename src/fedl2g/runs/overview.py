@@ -9,7 +9,9 @@ from fedl2g import session
 from fedl2g.display import visible
 from fedl2g.errors import RunError
 from fedl2g.experiment import flat
+from fedl2g.experiment.identity import SITES
 from fedl2g.round.record import chosen_on, selected_record, selection_of
+from fedl2g.runs.deployed import in_words, read_sites
 from fedl2g.runs.directory import RunDirectory
 
 _ABOUT = ("method", "dataset", "partition", "models", "clients", "seed", "rounds")
@@ -22,6 +24,8 @@ def overview(run: RunDirectory) -> dict[str, Any]:
     about = run.about()
     row = {name: about[name] for name in _ABOUT}
     row |= {"run": str(run.path), "created": about["created"]}
+    if run.deployed:  # what the sites have, not what the settings would give simulated clients
+        row |= {"partition": SITES, "models": in_words(read_sites(run.path)) or SITES}
     result = run.result()
     if result is not None:
         return row | {

@@ -16,6 +16,43 @@ from fedl2g.runs.console import StatusLine, working
 _WIDE = 110  # columns of a terminal that has room for long bars
 
 
+class RoundDisplay:
+    """The rounds of one run as they are done: a bar on a terminal, a line from time to time elsewhere."""
+
+    def __init__(self, console: Console, title: str, rounds: int) -> None:
+        self.console = console
+        self.title = title
+        self.rounds = rounds
+        self._bytes = 0
+        self._counted = 0  # records
+        self._line = StatusLine(console)
+        self._bar: Progress | None = None
+        if console.is_terminal and not console.quiet:
+            self._bar = progress_bar(console)
+            self._bar.start()
+            self._bar.add_task(title, total=rounds, status="")
+
+    def show(self, history: Sequence[RoundRecord]) -> None:
+        """Show the last round of a history."""
+        if self._counted > len(history):  # the run fell back to a checkpoint
+            self._bytes = self._counted = 0
+        self._bytes += sum(record.up_bytes + record.down_bytes for record in history[self._counted :])
+        self._counted = len(history)
+        if not history or self.console.quiet:
+            return
+        text, done = f"{round_status(history)}  {self._bytes / MB:.1f} MB".strip(), history[-1].round
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, status=text)
+        else:
+            self._line.show(f"{self.title}: round {done}/{self.rounds}  {text}")
+
+    def close(self) -> None:
+        """Remove the display from the terminal."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
 class RoundProgress(Observer):
     """Shows the loading of the data, then round, accuracy, loss, megabytes and time left."""
 
@@ -24,9 +61,7 @@ class RoundProgress(Observer):
         self.title = title
         self._loading = ExitStack()
         self._tick: Callable[[str, int, int | None], None] | None = None
-        self._bar: Progress | None = None
-        self._bytes = 0
-        self._line = StatusLine(console)
+        self._rounds: RoundDisplay | None = None
 
     def loading(self, step: str, done: int, total: int | None) -> None:
         """Progress callback for `fedl2g.setup.load_data`."""
@@ -37,21 +72,15 @@ class RoundProgress(Observer):
     def on_start(self, federation: Federation) -> None:
         """Open the display, or update it after a restart of the round loop."""
         self._end_loading()
-        self._bytes = sum(r.up_bytes + r.down_bytes for r in federation.history)
-        if not self.console.is_terminal or self.console.quiet:
-            return
-        if self._bar is None:
-            self._bar = progress_bar(self.console)
-            self._bar.start()
-            self._bar.add_task(
-                self.title or federation.experiment.method.name, total=federation.experiment.rounds, status=""
-            )
-        self._show(federation)
+        if self._rounds is None:
+            experiment = federation.experiment
+            self._rounds = RoundDisplay(self.console, self.title or experiment.method.name, experiment.rounds)
+        self._rounds.show(federation.history)
 
     def on_round(self, federation: Federation, record: RoundRecord) -> None:
         """Show the completed round."""
-        self._bytes += record.up_bytes + record.down_bytes
-        self._show(federation)
+        if self._rounds is not None:
+            self._rounds.show(federation.history)
 
     def on_end(self, federation: Federation) -> None:
         """Close the display."""
@@ -60,23 +89,13 @@ class RoundProgress(Observer):
     def close(self) -> None:
         """Remove the display from the terminal."""
         self._end_loading()
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        if self._rounds is not None:
+            self._rounds.close()
+            self._rounds = None
 
     def _end_loading(self) -> None:
         self._loading.close()
         self._tick = None
-
-    def _show(self, federation: Federation) -> None:
-        if not federation.history or self.console.quiet:
-            return
-        text = f"{round_status(federation.history)}  {self._bytes / MB:.1f} MB".strip()
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=federation.round, status=text)
-        else:
-            name = self.title or federation.experiment.method.name
-            self._line.show(f"{name}: round {federation.round}/{federation.experiment.rounds}  {text}")
 
 
 def progress_bar(console: Console, *, times: bool = True) -> Progress:

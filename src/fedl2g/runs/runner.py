@@ -13,6 +13,7 @@ from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.experiment.extension import check_extension
 from fedl2g.federation import Observer
+from fedl2g.runs.deployed import how_to_continue
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.execute import execute
 from fedl2g.runs.extension import extend
@@ -85,7 +86,7 @@ def resume(
     """
     directory = RunDirectory.open(Path(path), trust=trust)
     if directory.deployed and (directory.result() is None or rounds is not None):
-        raise SettingError(f"{path}: the run of a deployment; continue it with `flwr run` (coordinator/run.sh)")
+        raise SettingError(f"{path}: the run of a deployment; {how_to_continue(directory.path)}")
     experiment = directory.experiment()
     if experiment.fingerprint != directory.about()["fingerprint"]:
         why, remedy = "experiment.toml and run.json belong to different runs", "restore them from a copy"

@@ -78,7 +78,7 @@ def _predictions(model: ClientModel) -> tuple[_Array, _Array]:
 
 def _scores(labels: _Array, probabilities: _Array, wanted: Sequence[str]) -> dict[str, Any]:
     predicted = probabilities.argmax(1)
-    with warnings.catch_warnings():  # a predicted class without samples is no mistake of the user
+    with warnings.catch_warnings():  # a predicted class without samples is not a mistake of the user
         warnings.simplefilter("ignore", UserWarning)
         scores: dict[str, Any] = {
             "samples": len(labels),

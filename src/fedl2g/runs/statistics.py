@@ -11,8 +11,8 @@ with one seed, other clients and other test samples of that seed; with a single 
 spread between the units of the highest one: the accuracy of a seed varies with the seed, with its clients and with
 their samples. So the highest level that varied is redrawn, and each unit brings all clients and samples below it. To
 redraw the lower levels once more would count their noise twice, and redrawing clients alone would leave that of seeds
-out. If the clients are the same in all seeds (institutions), they are no level below the seeds: both are redrawn, one
-after the other, and what both redraws contain is subtracted once. Three corrections matter for few units:
+out. If the clients are the same in all seeds (institutions), they are not a level below the seeds: both are redrawn,
+one after the other, and what both redraws contain is subtracted once. Three corrections matter for few units:
 
 - k units redrawn from themselves vary by (k - 1) / k too little: the standard error of the redraws is multiplied by
   sqrt(k / (k - 1));

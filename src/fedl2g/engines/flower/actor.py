@@ -15,6 +15,7 @@ from fedl2g.engines.flower import messages
 from fedl2g.engines.flower.identity import pack_identity, pack_refusal
 from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.node import Node
+from fedl2g.engines.flower.records import disclose
 from fedl2g.errors import FedL2GError
 from fedl2g.files import write_text
 from fedl2g.learning.devices import resolve_device
@@ -54,8 +55,9 @@ def _identify(message: Message, context: Context) -> Message:
 
 def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: Message, context: Context) -> Message:
     try:
-        setup = _read_setup(root / messages.unpack_run(message.content))  # first: it imports the user's plugins
-        request = messages.unpack_request(message.content, _LIMIT, trust=True)  # the user's own experiment
+        records = disclose(message.content)
+        setup = _read_setup(root / messages.unpack_run(records))  # first: it imports the user's plugins
+        request = messages.unpack_request(records, _LIMIT, trust=True)  # the user's own experiment
         device = resolve_device(setup.experiment.device, int(context.node_config.get("worker", 0)))
         node = Node(int(context.node_config["partition-id"]), setup, device, root)
         return Message(serve(node, request), reply_to=message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -13,9 +13,10 @@ from flwr.app import DEFAULT_TTL, Error, Message, RecordDict
 
 from fedl2g import errors
 from fedl2g.engines.base import Absent, Evaluation, Rejected
-from fedl2g.engines.flower.identity import Refused
+from fedl2g.engines.flower.identity import AWAKE, Refused
 from fedl2g.engines.flower.messages import Kept
 from fedl2g.engines.flower.nodes import Nodes
+from fedl2g.engines.flower.records import disclose, enclose
 from fedl2g.engines.flower.strict import printable
 from fedl2g.engines.flower.terms import BELOW_MINIMUM, Clock, Limits, Terms
 from fedl2g.errors import PayloadError, RunError
@@ -74,6 +75,8 @@ class Exchange(Generic[AnswerT]):
         self.unusable: dict[int, Absent] = {}  # clients whose answers cannot be used
         self.usable = 0
         self.deadline = clock.monotonic() + (limits.deadline_seconds or float("inf"))
+        self._content = enclose(question.content)
+        self._sent: dict[str, float] = {}  # message id -> when it was sent
         self._held: list[AnswerT] = []
         self._overdue = False
 
@@ -114,16 +117,30 @@ class Exchange(Generic[AnswerT]):
         ready = [client for client, when in self.due.items() if when <= now and client in self.nodes]
         seconds = self.limits.deadline_seconds
         ttl = DEFAULT_TTL if seconds is None else seconds + _GRACE
-        requests = [Message(self.question.content, self.nodes[client], self.question.kind, ttl=ttl) for client in ready]
-        sent = self.nodes.push(requests)
-        for client, name in zip(ready, sent, strict=True):
+        requests = [Message(self._content, self.nodes[client], self.question.kind, ttl=ttl) for client in ready]
+        calls = self._calls(ready)
+        sent = self.nodes.push([*requests, *calls])
+        self.nodes.calls.update(name for name in sent[len(requests) :] if name is not None)
+        for client, name in zip(ready, sent[: len(requests)], strict=True):
             if name is not None:
                 self.asked[name] = client
+                self._sent[name] = now
                 del self.due[client]
                 self.reasons[client] = LATE
             else:  # Flower no longer knows the node
                 self.nodes.forget(client)
                 self._schedule(client, self.terms.first_pause, GONE)
+
+    def _calls(self, clients: Sequence[int]) -> list[Message]:
+        """Messages behind the requests: the next request finds quick nodes awake."""
+        if len(self.reasons) > self.terms.awake_nodes:
+            return []
+        quick = [client for client in clients if client in self.nodes.quick]
+        return [
+            Message(RecordDict(), self.nodes[client], AWAKE, ttl=_GRACE)
+            for _ in range(self.terms.awake)
+            for client in quick
+        ]
 
     def retry_restarted(self) -> None:
         """Retry clients whose nodes were restarted since the request was sent."""
@@ -138,10 +155,14 @@ class Exchange(Generic[AnswerT]):
 
     def collect(self) -> Iterator[AnswerT]:
         """Read the replies that have arrived, and yield the usable answers."""
-        for message in self.nodes.pull(self.asked):
-            client = self.asked.pop(message.metadata.reply_to_message_id, None)
+        for message in self.nodes.pull([*self.asked, *self.nodes.calls]):
+            name = message.metadata.reply_to_message_id
+            self.nodes.calls.discard(name)
+            client = self.asked.pop(name, None)
             if client is None:
                 continue
+            seconds = self.clock.monotonic() - self._sent.pop(name)
+            (self.nodes.quick.add if seconds < self.terms.awake_seconds else self.nodes.quick.discard)(client)
             if message.has_error():
                 self.fail(client, message.error)
             else:
@@ -177,7 +198,7 @@ class Exchange(Generic[AnswerT]):
         """A client's answer, or the reason it cannot be used."""
         kind, round = self.question.kind, self.question.round
         try:
-            return self.question.read(client, records)
+            return self.question.read(client, disclose(records))
         except Refused as refusal:
             if self.terms.refusal_ends_run:
                 raise error_of(refusal) from refusal

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from flwr.app import ConfigRecord, RecordDict
 
 from fedl2g.engines.flower import strict
 from fedl2g.errors import FedL2GError, PayloadError
 
+_MODEL_LIMIT = 256  # characters of the name of a network
+AWAKE = "query.awake"
+"""The kind of a message that only keeps a node awake; its answer is not read."""
 _REASON_LIMIT = 5_000  # characters of a refusal that are kept: the last ones, which name the error
 
 
@@ -36,9 +41,22 @@ def raise_refusal(records: RecordDict) -> None:
         raise Refused(strict.text(refusal["kind"], "the refusal: kind"), "\n".join(lines))
 
 
-def pack_identity(client: int) -> RecordDict:
-    """Convert the number of a node's client to Flower records."""
-    return RecordDict({"identity": ConfigRecord({"client": client})})
+@dataclass(frozen=True)
+class Told:
+    """What a node tells of its client for the coordinator's records."""
+
+    model: str | None = None
+    samples: bool = False  # whether the records may say how many samples it has
+
+
+def pack_identity(client: int, told: Told | None = None) -> RecordDict:
+    """Convert the number of a node's client, and what it tells of itself, to Flower records."""
+    about: dict[str, int | str | bool] = {"client": client}
+    if told is not None and told.model is not None:
+        about["model"] = told.model
+    if told is not None and told.samples:
+        about["samples"] = True
+    return RecordDict({"identity": ConfigRecord(about)})  # type: ignore[arg-type]
 
 
 def unpack_identity(records: RecordDict, clients: int) -> int:
@@ -46,8 +64,17 @@ def unpack_identity(records: RecordDict, clients: int) -> int:
     raise_refusal(records)
     strict.only(records, "identity")
     identity = strict.record(records, "identity", ConfigRecord)
-    strict.keys(identity, "the identity", ("client",))
+    strict.keys(identity, "the identity", ("client",), ("model", "samples"))
     client = identity["client"]
     if type(client) is not int or not 0 <= client < clients:
         raise PayloadError(f"it claims to be client {strict.shown(client)}; expected a number from 0 to {clients - 1}")
     return client
+
+
+def unpack_told(records: RecordDict) -> Told:
+    """Read what a node tells of its client, whose number is read already; raises PayloadError for malformed words."""
+    identity = strict.record(records, "identity", ConfigRecord)
+    model, samples = identity.get("model"), identity.get("samples", False)
+    if type(samples) is not bool:
+        raise PayloadError(f"the identity: samples: {strict.shown(samples)} is not allowed; expected true or false")
+    return Told(None if model is None else strict.text(model, "the identity: model", _MODEL_LIMIT), samples)

@@ -16,7 +16,8 @@ from flwr.app import Error, Message, Metadata, RecordDict
 
 from fedl2g.engines import wire
 from fedl2g.engines.flower.internals import take_identity
-from fedl2g.engines.flower.records import join_records, split_records
+from fedl2g.engines.flower.local_node import as_tensor
+from fedl2g.engines.flower.records import pack_records, unpack_records
 from fedl2g.engines.processes import WorkerProcess, release_process, take_process
 
 _MODULE = "fedl2g.engines.flower.local_node"
@@ -104,7 +105,6 @@ class LocalGrid:
                 if about.created_at + about.ttl < time.time():  # nobody waits for its reply any more
                     continue
                 lane.task = (name, message)
-                records, arrays = split_records(message.content)
                 header = {
                     "message": name,
                     "root": str(self.root),
@@ -112,10 +112,9 @@ class LocalGrid:
                     "node": about.dst_node_id,
                     "client": about.dst_node_id - 1,
                     "kind": about.message_type,
-                    "records": records,
                 }
                 try:
-                    lane.process.send(wire.pack(header, arrays))
+                    lane.process.send(wire.pack(header, {"records": as_tensor(pack_records(message.content))}))
                 except OSError:
                     self._died(lane)
 
@@ -125,14 +124,14 @@ class LocalGrid:
             lane: _Lane = busy[connection]  # type: ignore[index]  # a connection, as the keys are
             assert lane.task is not None
             try:
-                header, arrays = lane.process.receive()
+                header, answer = lane.process.receive()
             except (EOFError, OSError):
                 self._died(lane)
                 continue
             if "error" in header:
                 self._reply(*lane.task, Error(_DIED, header["message"]))
             else:
-                self._reply(*lane.task, join_records(header["records"], arrays))
+                self._reply(*lane.task, unpack_records(answer["records"].numpy().tobytes()))
             lane.task = None
         self._dispatch()
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 from flwr.app import Context, Message, RecordDict
+from torch import Tensor
 
 from fedl2g.engines import wire
 from fedl2g.engines.flower.actor import client_app
 from fedl2g.engines.flower.internals import take_identity
-from fedl2g.engines.flower.records import join_records, split_records
-from fedl2g.payload import Payload
+from fedl2g.engines.flower.records import pack_records, unpack_records
 
 
 def main() -> None:
@@ -32,17 +32,22 @@ def serve(connection: Connection) -> None:
     while True:
         header, payload = wire.receive(connection)
         try:
-            records, arrays = split_records(_answer(header, payload))
+            answer = pack_records(_answer(header, unpack_records(payload["records"].numpy().tobytes())))
         except Exception:
             wire.send(connection, {"error": "ClientApp", "message": traceback.format_exc()})
         else:
-            wire.send(connection, {"done": header["message"], "records": records}, arrays)
+            wire.send(connection, {"done": header["message"]}, {"records": as_tensor(answer)})
 
 
-def _answer(header: wire.Header, payload: Payload) -> RecordDict:
+def _answer(header: wire.Header, records: RecordDict) -> RecordDict:
     node, config = header["node"], {"partition-id": header["client"], "worker": header["worker"]}
-    request = Message(join_records(header["records"], payload), node, header["kind"])
+    request = Message(records, node, header["kind"])
     return client_app(Path(header["root"]))(request, Context(1, node, config, RecordDict(), {})).content
+
+
+def as_tensor(data: bytes) -> Tensor:
+    """Bytes for the connection between processes, which carries tensors."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from flwr.app import Message, RecordDict
 
-from fedl2g.engines.flower.identity import Refused, unpack_identity
+from fedl2g.engines.flower.identity import Refused, Told, unpack_identity, unpack_told
 from fedl2g.engines.flower.strict import printable
 from fedl2g.engines.flower.terms import Clock, Terms
 from fedl2g.errors import PayloadError
@@ -64,9 +64,12 @@ class Nodes:
         self.keys = keys
         self.rejected: set[int] = set()  # nodes that hold none of our clients
         self.false_claims: dict[int, str] = {}  # client -> why the node with its key is refused
+        self.told: dict[int, Told] = {}  # what the nodes tell of their clients
         self._failures: Counter[int] = Counter()  # node -> how often it failed to say which client it is
         self._retries: dict[int, float] = {}  # node -> not before this time
         self._owners: dict[int, int] = {}  # node -> the client to which its key belongs
+        self.quick: set[int] = set()  # clients whose last answer came soon
+        self.calls: set[str] = set()  # ids of messages that only keep nodes awake
         self._homes: dict[int, int] = {}  # client -> node
         self._queries: dict[str, int] = {}  # message id -> node whose identity was queried
         self._started: dict[int, str] = {}  # node -> when it was started, as of the last message to it
@@ -112,7 +115,7 @@ class Nodes:
             self._fail(node, printable((message.error.reason or f"error {message.error.code}")[:500]))
             return
         try:
-            client = unpack_identity(message.content, self.clients)
+            client, told = unpack_identity(message.content, self.clients), unpack_told(message.content)
             self._check_key(node, client)
             if client in self._homes:
                 raise PayloadError(f"it claims to be client {client}, which lives on node {self._homes[client]}")
@@ -121,6 +124,7 @@ class Nodes:
             _log.warning("node %d is refused: %s", node, " ".join(str(error).split()))
         else:
             self._homes[client] = node
+            self.told[client] = told
             self._failures.pop(node, None)
             _log.info("client %d lives on node %d", client, node)
 

@@ -1,43 +1,74 @@
-"""Flower's records as a header and a payload, for the connection to a process of this machine."""
+"""Flower's records as bytes, and as one record. Imports no torch.
+
+Flower sends every record and every array by HTTP requests of its own, at each of a message's stations. A message as one
+record takes less than half of them.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-import numpy as np
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedl2g.engines.wire import Header
-from fedl2g.payload import Payload
+from fedl2g.errors import PayloadError
+
+_ENVELOPE, _CONTENT = "envelope", "content"
+_LARGEST = 2**20  # bytes; Flower cuts larger arrays into pieces, which it does not do with a record
+_LENGTH = 8  # bytes of the header's length
 
 
-def split_records(records: RecordDict) -> tuple[Header, Payload]:
-    """Numbers, texts and the forms of arrays; the bytes of the arrays."""
-    header: Header = {}
-    payload: Payload = {}
+def pack_records(records: RecordDict) -> bytes:
+    """Serialise records of numbers, texts and arrays; PayloadError for what no message of ours holds."""
+    header: dict[str, Any] = {}
+    arrays: list[bytes] = []
     for name, record in records.items():
         if isinstance(record, ArrayRecord):
-            forms = {key: [array.dtype, list(array.shape), array.stype] for key, array in record.items()}
+            forms = {key: [a.dtype, list(a.shape), a.stype, len(a.data)] for key, a in record.items()}
             header[name] = ["arrays", forms]
-            for key, array in record.items():
-                payload[f"{name}/{key}"] = torch.from_numpy(np.frombuffer(array.data, np.uint8).copy())
+            arrays += [array.data for array in record.values()]
         else:
             header[name] = ["metrics" if isinstance(record, MetricRecord) else "config", dict(record)]
-    return header, payload
+    try:
+        text = json.dumps(header).encode()
+    except (TypeError, ValueError) as error:
+        raise PayloadError("the message: it holds bytes; expected numbers, texts and arrays") from error
+    return b"".join([len(text).to_bytes(_LENGTH, "big"), text, *arrays])
 
 
-def join_records(header: Header, payload: Payload) -> RecordDict:
-    """The records that `split_records` was given."""
-    found: dict[str, Any] = {}
-    for name, (kind, values) in header.items():
-        if kind == "arrays":
-            found[name] = ArrayRecord(
-                {
-                    key: Array(dtype, tuple(shape), stype, payload[f"{name}/{key}"].numpy().tobytes())
-                    for key, (dtype, shape, stype) in values.items()
-                }
-            )
-        else:
-            found[name] = MetricRecord(values) if kind == "metrics" else ConfigRecord(values)
-    return RecordDict(found)
+def unpack_records(data: bytes) -> RecordDict:
+    """Inverse of `pack_records`; PayloadError for anything malformed."""
+    try:
+        place = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
+        found: dict[str, Any] = {}
+        for name, (kind, values) in json.loads(data[_LENGTH:place]).items():
+            if kind == "arrays":
+                arrays = {}
+                for key, (dtype, shape, stype, length) in values.items():
+                    arrays[key] = Array(dtype, tuple(shape), stype, data[place : place + length])
+                    place += length
+                found[name] = ArrayRecord(arrays)
+            else:
+                found[name] = {"metrics": MetricRecord, "config": ConfigRecord}[kind](values)
+        if place != len(data):
+            raise ValueError("its length is not what it says")
+        return RecordDict(found)
+    except Exception as error:  # JSON and Flower's records raise many kinds of errors
+        raise PayloadError(f"the message: its envelope cannot be read ({type(error).__name__})") from error
+
+
+def enclose(records: RecordDict) -> RecordDict:
+    """The records as one record, unless they are large."""
+    data = pack_records(records)
+    return RecordDict({_ENVELOPE: ConfigRecord({_CONTENT: data})}) if len(data) <= _LARGEST else records
+
+
+def disclose(records: RecordDict) -> RecordDict:
+    """The records that were enclosed, or that were not; PayloadError for anything malformed."""
+    if _ENVELOPE not in records:
+        return records
+    record = records[_ENVELOPE]
+    data = record.get(_CONTENT) if isinstance(record, ConfigRecord) and len(record) == len(records) == 1 else None
+    if type(data) is not bytes or len(data) > _LARGEST:
+        raise PayloadError("the message: its envelope is not valid; expected one record of bytes, at most 1 MB")
+    return unpack_records(data)

@@ -2,8 +2,8 @@
 
 Each round is one file with a digest, so that state and reply are written together or not at all. Two rounds are kept:
 a repeated request is answered without training again, and a server that falls back one round can be served. The server
-says which round is the best so far; a link to the client's file of then is kept as well. Reading the store does not
-require Flower.
+says which round is the best so far; a link to the client's file of that round is kept as well. Reading the store does
+not require Flower.
 """
 
 from __future__ import annotations

@@ -32,6 +32,12 @@ class Terms:
     """Consecutive failures of a client that end the run; None: it is retried until the deadline."""
     introductions: int = 10
     """How often a node that fails to say which client it is is asked, before it is given up until it is restarted."""
+    awake: int = 0
+    """Messages behind every request that keep a quick node awake: a SuperNode that finds none sleeps for 3 s."""
+    awake_seconds: float = 10.0
+    """A node is quick if its last answer took less than this."""
+    awake_nodes: int = 16
+    """In larger federations nodes are not kept awake: the messages cost the SuperLink time."""
     refusal_ends_run: bool = False
     """Whether a node's refusal ends the run with its error; if not, its client counts as absent."""
     retries: bool = True

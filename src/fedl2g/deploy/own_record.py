@@ -1,0 +1,156 @@
+"""A site's own record of a run: its loss and accuracy round by round, in a run directory in its store.
+
+It is written for the site alone, beside its models: `fedl2g watch site.toml` and `fedl2g show` read it. Nothing of it
+is part of any answer to the coordinator. A record that cannot be written is a warning in the site's log, and no more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from pathlib import Path
+
+import numpy as np
+
+from fedl2g.datasets import Partition
+from fedl2g.deploy.site_file import SiteFile
+from fedl2g.engines.base import Evaluation
+from fedl2g.engines.flower.messages import Request
+from fedl2g.errors import FedL2GError
+from fedl2g.experiment import Experiment
+from fedl2g.experiment.identity import SITES
+from fedl2g.methods.base import Reply
+from fedl2g.methods.registry import get_method
+from fedl2g.payload import nbytes
+from fedl2g.round.evaluation import pooled_accuracy
+from fedl2g.round.record import RoundRecord, selected_record
+from fedl2g.runs.deployed import SiteRecord, write_sites
+from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.result import summarize
+from fedl2g.setup import Setup
+
+OWN, ALONE = "own", "alone"
+"""The folders of the record, and of that of the twin that trains alone."""
+_LOG = "log.txt"
+_log = logging.getLogger(__name__)
+
+
+class OwnRecord:
+    """The record of one run at one site, in `folder`."""
+
+    def __init__(self, folder: Path, file: SiteFile, setup: Setup) -> None:
+        self.file = file
+        self.client = file.client_id
+        self.directory = RunDirectory(folder / OWN, trusted=True)
+        self.alone = RunDirectory(folder / ALONE, trusted=True)
+        if not (self.directory.path / "run.json").is_file():
+            create_record(self.directory.path, file, setup, setup.experiment)
+
+    def trained(self, request: Request, reply: Reply) -> None:
+        """The site has trained in a round."""
+        report = reply.report
+        self.directory.append(
+            RoundRecord(
+                request.round,
+                [self.client],
+                loss=report.loss,
+                client_losses={} if report.loss is None else {self.client: report.loss},
+                up_bytes=nbytes(reply.payload),
+                down_bytes=nbytes(request.payload),
+                client_seconds=report.seconds,
+                replied=1,
+            )
+        )
+        loss = "no loss" if report.loss is None else f"loss {report.loss:.4f}"
+        self._say(f"round {request.round}: trained on {report.samples} samples in {report.seconds:.1f} s, {loss}")
+
+    def evaluated(self, request: Request, evaluation: Evaluation) -> None:
+        """The site has tested its network after a round."""
+        before = {record.round: record for record in self.directory.history()}
+        record = before.get(request.round) or RoundRecord(request.round)
+        record.accuracy = pooled_accuracy([evaluation], {})
+        self.directory.append(record)
+        self._say(
+            f"round {request.round}: accuracy {evaluation.correct / evaluation.samples:.2%} ({evaluation.correct} of "
+            f"{evaluation.samples} test samples){self._beside(request.round, record)}"
+        )
+
+    def ended(self, request: Request) -> None:
+        """The run is over."""
+        history, experiment = self.directory.history(), request.experiment
+        own = selected_record(history)
+        if own is None or own.accuracy is None:
+            return
+        result = summarize(
+            history,
+            method=experiment.method.name,
+            seed=experiment.seed,
+            status="finished" if history[-1].round == experiment.rounds else "stopped early",
+            run=str(self.directory.path),
+            warmup_rounds=get_method(experiment.method.name).warmup_rounds(experiment.method),
+        )
+        self.directory.finish(result)
+        text = f"the run is over: best accuracy {own.accuracy.pooled:.2%} in round {own.round}"
+        alone = selected_record(self.alone.history()) if self.file.local_baseline else None
+        if alone is not None and alone.accuracy is not None:
+            done = self.alone.history()[-1].round
+            soon = "" if done >= experiment.rounds else f", so far: it is in round {done} of {experiment.rounds}"
+            text += (
+                f"; alone {alone.accuracy.pooled:.2%} in round {alone.round}: federation "
+                f"{points(own.accuracy.pooled - alone.accuracy.pooled)}{soon}"
+            )
+        self._say(text)
+
+    def _beside(self, round: int, record: RoundRecord) -> str:
+        """What the twin that trains alone has reached in the same round."""
+        if not self.file.local_baseline:
+            return ""
+        twin = {r.round: r for r in self.alone.history()}.get(round)
+        if twin is None or twin.accuracy is None or record.accuracy is None:
+            return "; alone: this round is not computed yet"
+        gain = record.accuracy.pooled - twin.accuracy.pooled
+        return f"; alone {twin.accuracy.pooled:.2%}: federation {points(gain)}"
+
+    def _say(self, text: str) -> None:
+        _log.info("%s", text)
+        try:
+            with self.directory.folder.appending(_LOG) as log:
+                log.write(f"{_now()} {text}\n".encode())
+        except OSError as error:
+            _log.warning("%s: cannot be written (%s)", self.directory.path / _LOG, error.strerror)
+
+
+def points(difference: float) -> str:
+    """A difference of accuracies in percentage points, with its sign."""
+    return f"{100 * difference:+.2f} points"
+
+
+def create_record(path: Path, file: SiteFile, setup: Setup, experiment: Experiment) -> RunDirectory:
+    """A run directory that holds records of this site alone: no sample, and no number of another site."""
+    nothing = tuple(np.empty(0, dtype=np.int64) for _ in range(experiment.clients))
+    dataset = dataclasses.replace(setup.dataset, fingerprint=SITES)
+    directory = RunDirectory.create(path, Setup(experiment, dataset, Partition(nothing, nothing)))
+    own = setup.partition
+    record = SiteRecord(file.name, file.model, len(own.train[file.client_id]), len(own.test[file.client_id]))
+    write_sites(path, {file.client_id: record})
+    return directory
+
+
+def note(file: SiteFile, request: Request, setup: Setup, answer: Reply | Evaluation | None) -> None:
+    """Record an answer to the coordinator (None: the run is over); never fails."""
+    try:
+        record = OwnRecord(file.path(file.store) / request.run, file, setup)
+        match answer:
+            case Reply():
+                record.trained(request, answer)
+            case Evaluation():
+                record.evaluated(request, answer)
+            case None:
+                record.ended(request)
+    except (FedL2GError, OSError) as error:
+        _log.warning("this site's own record cannot be written: %s", error)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
