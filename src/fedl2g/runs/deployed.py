@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fedl2g.errors import RunError
 from fedl2g.files import quoted
 from fedl2g.folder import Folder
 from fedl2g.seals import read_sealed, write_sealed
 
 SITES_FILE = "sites.json"
+_log = logging.getLogger(__name__)
 _FEDERATION = "federation.json"  # beside the records of a site, in its store
 RUNS = "runs"
 """The folder of the runs in the coordinator's folder."""
@@ -40,10 +43,11 @@ def read_sites(run: Path) -> dict[int, SiteRecord]:
     """Who the sites of a run are, by client; empty for a run that is no deployment, or if nobody knows."""
     if Folder(run).status(SITES_FILE) is None:
         return {}
-    found = read_sealed(Folder(run), SITES_FILE)
     try:
+        found = read_sealed(Folder(run), SITES_FILE)
         return {int(client): _site(values) for client, values in found.items()}
-    except (ValueError, TypeError, AttributeError):
+    except (RunError, ValueError, TypeError, AttributeError) as error:  # the names of sites are no numbers of the run
+        _log.warning("%s: the sites are not named (%s)", run, error)
         return {}
 
 

@@ -220,14 +220,9 @@ class RunDirectory:
 
     def environment(self) -> dict[str, Any]:
         """Versions, CPU and threads of the machine that started the run."""
-        path = self.path / "environment.json"
-        try:
-            found = json.loads(self._described("environment.json"))
-        except (ValueError, RecursionError) as error:
-            raise _unreadable(path, error) from error
-        if not isinstance(found, dict):
-            raise RunError(f"{path}: not a JSON object; restore it from a copy")
-        require_plain_text(path, found)
+        self._described("environment.json")
+        found = read_json(self.folder, "environment.json")
+        require_plain_text(self.path / "environment.json", found)
         return found
 
     def partition(self) -> Partition:
@@ -277,10 +272,7 @@ class RunDirectory:
         return found.history
 
     def latest(self, read: int = 0) -> tuple[RoundRecord | None, int]:
-        """The last record beyond the first `read` bytes of the metrics (None: no new one), and the bytes read by now.
-
-        For followers of a run in another process: cheap, and never fails.
-        """
+        """As `Metrics.latest`; nothing before the run has started."""
         try:
             return self.records.latest(read)
         except RunError:  # not started yet
