@@ -93,7 +93,7 @@ class Schema:
             if unknown := sorted(set(values) - {"kind", "shape", "vocabulary", "columns"}):
                 raise ValueError(f"{unknown[0]}: unknown; expected kind, shape, vocabulary and columns")
             kind, columns = values["kind"], tuple(_columns(values.get("columns", {})))
-            shape = tuple(values["shape"]) if "shape" in values or kind != "table" else (len(columns),)
+            shape = tuple(values.get("shape", [len(columns)]))
             return cls(kind, shape, columns, int(values.get("vocabulary", VOCABULARY if kind == "text" else 0)))
         except KeyError as error:
             raise ValueError(f"{error.args[0]}: missing") from error

@@ -36,7 +36,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_the_classes_of_arrays_images_and_folders(fedl2g: Any, model: Path, tmp_path: Path) -> None:
-    images = np.asarray(load_dataset("digits", samples=160).images[:12])
+    images = np.asarray(load_dataset("digits", samples=160).inputs[:12])
     pictures = images.transpose(0, 2, 3, 1)
     np.save(tmp_path / "images.npy", pictures)
     np.savez(tmp_path / "images.npz", images=pictures)

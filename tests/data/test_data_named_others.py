@@ -124,5 +124,6 @@ def test_the_models_follow_the_kind_unless_they_are_named() -> None:
     assert Experiment(dataset="ag_news").models == "text"
     assert Experiment(dataset="x.csv", label="y").models == "table"
     assert Experiment(dataset="x.csv", label="y", text="t").models == "text"
+    assert Experiment(dataset="hf:x", text="t").models == "text"
     assert Experiment(dataset="wine", models="table_mlp").models == "table_mlp"
     assert Experiment().models == "small"

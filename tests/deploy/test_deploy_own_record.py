@@ -134,6 +134,7 @@ def test_a_site_sees_itself_and_nothing_of_it_leaves(folder: Path, tmp_path: Pat
     assert f"round 2: accuracy {best.pooled:.2%}" in log
     assert f"test samples); alone {local.pooled:.2%}: federation {gain}\n" in log
     assert "the run is over: best accuracy" in log
+    assert log.count("): the federation brought ") == 1
     assert "loss" in log
     assert not (tmp_path / "without" / "run1" / "alone").exists()
     assert "alone" not in (tmp_path / "without" / "run1" / "own" / "log.txt").read_text()
@@ -166,6 +167,24 @@ def test_the_twin_is_local_training_on_the_sites_own_data(
         assert one.accuracy.counts[0] == other.accuracy.counts[0]
         assert one.client_losses.get(0) == other.client_losses.get(0)
     assert np.isfinite(found[-1].client_losses[0])
+
+
+def test_a_twin_that_is_done_after_the_run_says_what_the_federation_brought(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedl2g.deploy.answering.keep_baseline", lambda file, run: None)
+    file = site(folder, tmp_path / "store", local_baseline=True)
+    take_part(file, folder)
+    log = tmp_path / "store" / "run1" / "own" / "log.txt"
+    assert "the twin that trains alone is not done yet" in log.read_text()
+    baseline.train_alone(file, "run1")
+    own, alone = (RunDirectory.open(tmp_path / "store" / "run1" / name).result() for name in ("own", "alone"))
+    assert own is not None
+    assert alone is not None
+    gain = f"{100 * (own.best_accuracy - alone.best_accuracy):+.2f} points"
+    assert log.read_text().splitlines()[-1].endswith(f"): the federation brought {gain}")
+    baseline.train_alone(file, "run1")  # done already
+    assert log.read_text().count("): the federation brought ") == 1
 
 
 def test_a_record_that_cannot_be_written_keeps_no_site_from_answering(

@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ pytestmark = [
 SEED = 20
 ENGINES = ("inline", "inline", "workers", "flower")  # a kill each, of every experiment
 GONE_SECONDS = 10.0
-_STARTING = 4.0  # seconds, of processes that import torch
+_EARLY = 0.2  # of the kills come before the first record
 _LONGER: dict[str, Any] = {"rounds": 4, "participation": 0.75, "execution": {"checkpoint_every": 1}}
 _OPTIONS = {
     "name": "fedl2g-l",
@@ -56,7 +57,8 @@ EXPERIMENTS: dict[str, Callable[[], Experiment]] = {
 
 # Processes forked from a server that has torch loaded start at once, and have nothing else of this one.
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["fedl2g.runs.runner", "fedl2g.models.small", "fedl2g.engines.inline"])
+_MODULES = ("runs.runner", "models.small", "models.build", "methods.fedl2g", "engines.inline", "engines.workers")
+FORKS.set_forkserver_preload(["sklearn.datasets", *(f"fedl2g.{module}" for module in _MODULES)])
 
 
 def _run(toml: str, out: str) -> None:
@@ -91,23 +93,53 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def _killed(experiment: Experiment, out: Path, seconds: float, draw: random.Random) -> int:
-    """Run it until it is killed at a random moment; returns how many worker processes it had then."""
+@dataclass(frozen=True)
+class _Times:
+    """How long a run takes until its first record, and from there to its end."""
+
+    before: float
+    rounds: float
+
+
+def _undisturbed(experiment: Experiment, out: Path) -> _Times:
+    started = time.monotonic()
+    process = _start(experiment, out)
+    _wait(lambda: _recorded(out) or not process.is_alive())
+    recorded = time.monotonic()
+    process.join()
+    assert process.exitcode == 0
+    return _Times(recorded - started, time.monotonic() - recorded)
+
+
+def _recorded(out: Path) -> bool:
+    metrics = out / "metrics.jsonl"
+    return metrics.is_file() and metrics.stat().st_size > 0
+
+
+def _wait(condition: Callable[[], bool], seconds: float = 300.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.005)
+
+
+def _killed(experiment: Experiment, out: Path, times: _Times, draw: random.Random) -> int:
+    """Run it until it is killed at a random moment, mostly in its rounds; returns how many processes it had then."""
+    early, moment = draw.random() < _EARLY, draw.random()
     while True:
         shutil.rmtree(out, ignore_errors=True)
         process = _start(experiment, out)
-        process.join(seconds * draw.random())
+        if not early:
+            _wait(lambda process=process: _recorded(out) or not process.is_alive())  # type: ignore[misc]
+        process.join(moment * (times.before if early else times.rounds))
         if process.is_alive():
             break
-        seconds *= 0.8  # it was faster than the measured one
+        moment *= 0.8  # it was faster than the undisturbed one
     children = children_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    end = time.monotonic() + GONE_SECONDS
-    while any(map(is_running, children)):
-        assert time.monotonic() < end, "a worker outlives its run"
-        time.sleep(0.05)
+    _wait(lambda: not any(map(is_running, children)), GONE_SECONDS)
     return len(children)
 
 
@@ -116,23 +148,18 @@ def test_a_run_killed_at_a_random_moment_ends_like_its_undisturbed_twin(
     name: str, tmp_path: Path, outcome: Callable[[Path], dict[str, Any]], record_property: Callable[[str, object], None]
 ) -> None:
     one = EXPERIMENTS[name]()
-    started = time.monotonic()
-    twin = _start(one, tmp_path / "twin")
-    twin.join(600)
-    seconds = time.monotonic() - started
-    assert twin.exitcode == 0
+    times = _undisturbed(one, tmp_path / "twin")
     expected = outcome(tmp_path / "twin")
     draw = random.Random(f"{SEED} {name}")
     different = processes = begun = 0
     for number, engine in enumerate(ENGINES):
         out = tmp_path / f"run-{number}"
         execution = {**dict(one.execution), "engine": engine, "workers": 2}
-        starting = 0.0 if engine == "inline" else _STARTING
-        processes += _killed(Experiment(**{**dict(one), "execution": execution}), out, seconds + starting, draw) > 0
-        begun += (out / "run.json").is_file()
+        processes += _killed(Experiment(**{**dict(one), "execution": execution}), out, times, draw) > 0
+        begun += _recorded(out)
         fedl2g.run(one, out)
         different += outcome(out) != expected
         assert sorted(path.name for path in out.iterdir() if path.name.startswith((".", "scratch"))) == []
-    counts = {"kills": len(ENGINES), "in a run that had begun": begun, "with worker processes": processes}
+    counts = {"kills": len(ENGINES), "after the first record": begun, "with worker processes": processes}
     record_property("figures", {"kills at random moments": {**counts, "different": different}})
     assert different == 0

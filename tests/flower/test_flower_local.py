@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from fedl2g.engines import wire
 from fedl2g.engines.flower import local, local_node
-from fedl2g.engines.flower.identity import unpack_identity
+from fedl2g.engines.flower.identity import Refused, raise_refusal, unpack_identity
 from fedl2g.engines.flower.local import LocalGrid
 from fedl2g.engines.flower.records import disclose, enclose, pack_records, unpack_records
 from fedl2g.errors import PayloadError
@@ -133,6 +133,13 @@ def test_every_node_says_which_client_it_is(grid: LocalGrid) -> None:
     found = replies(grid, names)
     assert [unpack_identity(found[name].content, 3) for name in names] == [0, 1, 2]
     assert [found[name].metadata.src_node_id for name in names] == [1, 2, 3]
+
+
+def test_an_enclosed_request_reaches_its_app(grid: LocalGrid) -> None:
+    content = enclose(RecordDict({"about": ConfigRecord({"run": "\x1b"})}))
+    (name,) = grid.push_messages([Message(content, 2, "train")])
+    with pytest.raises(Refused, match="run"):
+        raise_refusal(replies(grid, [name])[name].content)
 
 
 def test_a_message_that_nobody_waits_for_any_more_is_dropped(grid: LocalGrid) -> None:

@@ -64,6 +64,18 @@ def test_the_last_word_counts() -> None:
             assert not torch.equal(model(torch.tensor([[3, 9, 4]]))[1], model(torch.tensor([[3, 9, 5]]))[1])
 
 
+@pytest.mark.parametrize("name", GROUPS["sensor"])
+def test_the_level_and_the_strength_of_a_signal_count(name: str) -> None:
+    """Also of a single channel: what tells rest from motion must not be normalised away."""
+    torch.manual_seed(1)
+    model = build_model(name, classes=3, inputs=Schema("signal", (1, 64))).eval()
+    x = torch.sin(torch.arange(64.0)).reshape(1, 1, 64)
+    with torch.no_grad():
+        plain, stronger, higher = (model(values)[1] for values in (x, 3 * x, x + 2))
+    assert (plain - stronger).abs().max() > 1e-3
+    assert (plain - higher).abs().max() > 1e-3
+
+
 def test_a_network_for_another_kind_is_refused_with_the_group_to_choose() -> None:
     with pytest.raises(SettingError, match="small_cnn takes images, but the data are texts; choose the group text"):
         build_model("small_cnn", classes=2, inputs=TEXT)
@@ -144,6 +156,8 @@ def test_without_a_forward_derivative_it_falls_back_once_and_says_so(caplog: pyt
     guide = torch.randn(3, 3, dtype=torch.float64)
     with caplog.at_level(logging.WARNING):
         found = [guidance(model, study, quiz, guide, lr=0.3, space="logits") for _ in range(3)]
+        other = SplitModel(nn.Sequential(nn.Linear(4, 6), _Cubes(), nn.Dropout(0.5)), nn.Linear(6, 3)).double()
+        guidance(other, study, quiz, guide, lr=0.3, space="logits")  # another client's
     assert [record.message.count("double backward") for record in caplog.records] == [1]
     wanted = guidance(twin, study, quiz, guide, lr=0.3, space="logits")
     for one in found:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -157,8 +159,13 @@ def run_site(site: Path) -> None:
     from fedl2g.engines.flower import require_flower
 
     require_flower()
-    from fedl2g.deploy.site import run_site
-
+    try:
+        from fedl2g.deploy.site import run_site
+    except ImportError as error:
+        raise SettingError(
+            f"flwr: version {version('flwr')} is installed, which this fedl2g does not know ({error}); install 1.41 or "
+            "1.42"
+        ) from error
     run_site(site)
 
 
@@ -223,14 +230,27 @@ def export_model(
 
 @click.command("predict")
 @click.argument("model", type=PATH, help="A folder that `fedl2g export` wrote.")
-@click.argument("source", metavar="INPUT", type=PATH, help="A folder of images, an image, or an array (.npy, .npz).")
+@click.argument(
+    "source",
+    metavar="INPUT",
+    type=PATH,
+    help="What the model takes: images (a folder, a file), a table (.csv, .parquet), texts (.txt, .csv, .parquet), or "
+    "an array of any kind (.npy, .npz).",
+)
 @click.option("-o", "--out", type=PATH, help="The CSV file to write instead of printing.")
-def predict_classes(model: Path, source: Path, out: Path | None) -> None:
-    """Predict the classes of images with an exported model, as CSV: the class and the score of every class."""
+@click.option(
+    "--text", help="The columns of a table that hold the texts, separated by commas; as in training if absent."
+)
+def predict_classes(model: Path, source: Path, out: Path | None, text: str | None) -> None:
+    """Predict the classes of samples with an exported model, as CSV: the class and the score of every class."""
+    from fedl2g.datasets.tables import listed
     from fedl2g.deploy.predict import open_model, predict, write_csv
     from fedl2g.files import reason_of, replacing
+    from fedl2g.schema import PLURALS
 
     opened = open_model(model)
+    if text is not None:
+        opened = replace(opened, form=replace(opened.form, text=listed(text)))
     if out is None:
         write_csv(opened, predict(opened, source), Printed())
         return
@@ -240,4 +260,4 @@ def predict_classes(model: Path, source: Path, out: Path | None) -> None:
             count = write_csv(opened, predict(opened, source), file)
     except OSError as error:
         raise SettingError(f"--out: {out} cannot be written ({reason_of(error)}); choose another file") from error
-    print_line(f"wrote the classes of {count} images to {out}")
+    print_line(f"wrote the classes of {count} {PLURALS[opened.form.inputs.kind]} to {out}")

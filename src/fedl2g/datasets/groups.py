@@ -37,6 +37,12 @@ def by_group(
             "partition: by:%s has %d groups for %d clients: only the first %d are used; set clients = %d to use all",
             *(wanted, len(present), clients, clients, len(present)),
         )
+    if wanted is not None and len(present) < clients:
+        _log.warning(
+            "partition: by:%s has %d groups for %d clients: some of these share a group, cut at random; set clients = "
+            "%d for one client per group",
+            *(wanted, len(present), clients, len(present)),
+        )
     held: list[Indices] = [np.empty(0, np.int64)] * clients
     for position, group in enumerate(present[:clients]):
         sharers = range(position, clients, len(present))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedl2g.datasets.dataset import Content
 from fedl2g.datasets.folders import FOLDER_IMAGE_SIZE, file_identity
 from fedl2g.datasets.images import decode_images, mode_and_size
+from fedl2g.datasets.kinds import HUB
 from fedl2g.datasets.sides import SIDE_WORDS
 from fedl2g.datasets.tables import SPLIT, Roles, content_of_frame, labelled
 from fedl2g.errors import DataError, choices
@@ -22,8 +23,6 @@ from fedl2g.schema import image_schema
 if TYPE_CHECKING:
     import datasets
     from pandas import DataFrame
-
-PREFIX = "hf:"
 
 
 def hub_identity(name: str) -> list[Any]:
@@ -57,7 +56,7 @@ def read_hub(name: str, image_size: int | None, roles: Roles) -> Content:
 
 def _place(name: str) -> tuple[str, str | None]:
     """A dataset's name or folder, and the split that is named."""
-    place, _, split = name.removeprefix(PREFIX).partition(":")
+    place, _, split = name.removeprefix(HUB).partition(":")
     if not place:
         raise DataError(
             f"dataset: {name!r} names no dataset; expected hf:NAME or hf:NAME:SPLIT, such as hf:ylecun/mnist"

@@ -7,6 +7,8 @@ from pathlib import Path
 from fedl2g.schema import Kind
 
 TABLES = (".csv", ".parquet")
+HUB = "hf:"
+"""Before the name of a dataset of the Hugging Face hub."""
 NAMED: dict[str, Kind] = {
     "har": "signal",
     "pamap2": "signal",
@@ -23,4 +25,4 @@ def expected_kind(dataset: str, text: str | None) -> Kind | None:
         return NAMED[dataset]
     if Path(dataset).suffix.lower() in TABLES:
         return "text" if text else "table"
-    return None
+    return "text" if text and dataset.startswith(HUB) else None

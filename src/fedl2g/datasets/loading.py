@@ -14,10 +14,9 @@ from fedl2g.datasets.cache import Progress, cache_folder, cache_key, open_or_bui
 from fedl2g.datasets.dataset import Content, Dataset
 from fedl2g.datasets.download import fetch
 from fedl2g.datasets.folders import file_identity, read_folder
-from fedl2g.datasets.hub import PREFIX as HUB
 from fedl2g.datasets.hub import hub_identity, read_hub, short_name
 from fedl2g.datasets.images import BATCH
-from fedl2g.datasets.kinds import TABLES
+from fedl2g.datasets.kinds import HUB, TABLES
 from fedl2g.datasets.memory import PREFIX, key_of, not_stored
 from fedl2g.datasets.named import CATALOG, NamedDataset
 from fedl2g.datasets.tables import Roles, read_table

@@ -84,10 +84,9 @@ def content_of_frame(frame: DataFrame, roles: Roles, origin: str) -> Content:
     wanted = (("label", (roles.label,)), ("partition", group), ("text", roles.text), ("ignore", roles.ignore))
     for setting, columns in wanted:
         for name in columns:
-            _column(frame, name, setting, origin)
+            column(frame, name, setting, origin)
     if roles.text:
-        texts = frame[list(roles.text)].astype("string").fillna("").agg(" ".join, axis=1).tolist()
-        return labelled(text_content(texts, roles.inputs), frame, roles, origin)
+        return labelled(text_content(joined_texts(frame, roles.text), roles.inputs), frame, roles, origin)
     others = {roles.label, roles.group, *roles.ignore, *((SPLIT,) if _has_split(frame, roles) else ())}
     names = [str(name) for name in frame.columns if name not in others]
     return labelled(_table(frame, names, roles, origin), frame, roles, origin)
@@ -96,12 +95,12 @@ def content_of_frame(frame: DataFrame, roles: Roles, origin: str) -> Content:
 def labelled(content: Content, frame: DataFrame, roles: Roles, origin: str) -> Content:
     """Samples with the labels, groups and split that the columns of a table give them."""
     assert roles.label is not None
-    labels, class_names = _numbers_of(_column(frame, roles.label, "label", origin), "labels", origin)
+    labels, class_names = _numbers_of(column(frame, roles.label, "label", origin), "labels", origin)
     split = sides_of(frame[SPLIT].astype(str), origin) if _has_split(frame, roles) else None
     content = replace(content, labels=labels, class_names=class_names, split=split)
     if roles.group is None:
         return content
-    groups, names = _numbers_of(_column(frame, roles.group, "partition", origin), "groups", origin)
+    groups, names = _numbers_of(column(frame, roles.group, "partition", origin), "groups", origin)
     return replace(content, groups=groups, group_names=names, group_column=roles.group)
 
 
@@ -111,7 +110,14 @@ def _has_split(frame: DataFrame, roles: Roles) -> bool:
     return SPLIT in frame.columns and SPLIT not in others and names_sides(frame[SPLIT].astype(str).unique())
 
 
-def _column(frame: DataFrame, name: str, setting: str, origin: str) -> Series[Any]:
+def joined_texts(frame: DataFrame, columns: Sequence[str]) -> list[str]:
+    """The texts of some columns, joined row by row; a missing one is empty."""
+    texts: list[str] = frame[list(columns)].astype("string").fillna("").agg(" ".join, axis=1).tolist()
+    return texts
+
+
+def column(frame: DataFrame, name: str, setting: str, origin: str) -> Series[Any]:
+    """The column of this name; the DataError without it names the setting that asked for it."""
     if name not in frame.columns:
         raise DataError(f"{setting}: {origin} has no column {name!r}; {choices(name, list(map(str, frame.columns)))}")
     return frame[name]

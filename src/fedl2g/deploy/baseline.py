@@ -36,7 +36,7 @@ def keep_baseline(file: SiteFile, run: str) -> None:
 
 def train_alone(file: SiteFile, run: str, rounds: int | None = None) -> Path:
     """Train the twin to the last round (or so many), after the rounds that are done; returns its run directory."""
-    from fedl2g.deploy.own_record import ALONE, create_record
+    from fedl2g.deploy.own_record import ALONE, OWN, create_record, say_gain
     from fedl2g.deploy.own_site import load_data, own_site, stored_request
     from fedl2g.engines.flower.messages import Request
     from fedl2g.engines.flower.node import Node
@@ -73,8 +73,9 @@ def train_alone(file: SiteFile, run: str, rounds: int | None = None) -> Path:
                 record.accuracy = pooled_accuracy([node.evaluate(request)], {})
             directory.append(record)
         history = directory.history()
-        if history[-1].round == experiment.rounds:
+        if history[-1].round == experiment.rounds and directory.result() is None:
             directory.finish(summarize(history, method="local", seed=experiment.seed, status="finished", run=str(path)))
+            say_gain(RunDirectory(folder / OWN, trusted=True), directory)
     return path
 
 

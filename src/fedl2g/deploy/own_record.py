@@ -91,16 +91,11 @@ class OwnRecord:
             warmup_rounds=get_method(experiment.method.name).warmup_rounds(experiment.method),
         )
         self.directory.finish(result)
-        text = f"the run is over: best accuracy {own.accuracy.pooled:.2%} in round {own.round}"
-        alone = selected_record(self.alone.history()) if self.file.local_baseline else None
-        if alone is not None and alone.accuracy is not None:
-            done = self.alone.history()[-1].round
-            soon = "" if done >= experiment.rounds else f", so far: it is in round {done} of {experiment.rounds}"
-            text += (
-                f"; alone {alone.accuracy.pooled:.2%} in round {alone.round}: federation "
-                f"{points(own.accuracy.pooled - alone.accuracy.pooled)}{soon}"
-            )
-        self._say(text)
+        self._say(f"the run is over: best accuracy {own.accuracy.pooled:.2%} in round {own.round}")
+        if self.file.local_baseline and self.alone.result() is None:
+            self._say("the twin that trains alone is not done yet; what the federation brought is said here when it is")
+        elif self.file.local_baseline:
+            say_gain(self.directory, self.alone)
 
     def _beside(self, round: int, record: RoundRecord) -> str:
         """What the twin that trains alone has reached in the same round."""
@@ -113,12 +108,29 @@ class OwnRecord:
         return f"; alone {twin.accuracy.pooled:.2%}: federation {points(gain)}"
 
     def _say(self, text: str) -> None:
-        _log.info("%s", text)
-        try:
-            with self.directory.folder.appending(_LOG) as log:
-                log.write(f"{_now()} {text}\n".encode())
-        except OSError as error:
-            _log.warning("%s: cannot be written (%s)", self.directory.path / _LOG, error.strerror)
+        _say(self.directory, text)
+
+
+def say_gain(own: RunDirectory, alone: RunDirectory) -> None:
+    """Say what the federation brought this site, once its run and its twin are both over: the later one says it."""
+    federated, local = (selected_record(run.history()) if run.result() is not None else None for run in (own, alone))
+    if federated is None or local is None or federated.accuracy is None or local.accuracy is None:
+        return
+    gain = federated.accuracy.pooled - local.accuracy.pooled
+    _say(
+        own,
+        f"with the federation {federated.accuracy.pooled:.2%} (round {federated.round}), alone "
+        f"{local.accuracy.pooled:.2%} (round {local.round}): the federation brought {points(gain)}",
+    )
+
+
+def _say(directory: RunDirectory, text: str) -> None:
+    _log.info("%s", text)
+    try:
+        with directory.folder.appending(_LOG) as log:
+            log.write(f"{_now()} {text}\n".encode())
+    except OSError as error:
+        _log.warning("%s: cannot be written (%s)", directory.path / _LOG, error.strerror)
 
 
 def points(difference: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedl2g.datasets import Dataset, Partition, load_dataset, make_partition
-from fedl2g.datasets.hub import PREFIX as HUB
+from fedl2g.datasets.kinds import HUB
 from fedl2g.datasets.tables import Roles, listed
 from fedl2g.deploy.site_file import SiteFile
 from fedl2g.engines.flower.messages import Request

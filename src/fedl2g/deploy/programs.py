@@ -24,22 +24,25 @@ PROGRAM, ONNX = "model.pt2", "model.onnx"
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _NOTES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node")
 _log = logging.getLogger(__name__)
-_INPUT, _OUTPUT = "images", "scores"
+_OUTPUT = "scores"
 
 
-def write_programs(predictor: nn.Module, images: Tensor, folder: Path) -> list[Path]:
-    """Write the programs of a predictor and run them on these images; ONNX only if its packages are installed."""
+def write_programs(predictor: nn.Module, samples: Tensor, name: str, folder: Path) -> list[Path]:
+    """Write the programs of a predictor and run them on these samples; ONNX only if its packages are installed.
+
+    `name` is what ONNX calls the input.
+    """
     with torch.no_grad():
-        expected = predictor(images)
+        expected = predictor(samples)
     with _silent():
         batch = torch.export.Dim("batch", min=1)
-        program = torch.export.export(predictor, (images,), dynamic_shapes=({0: batch},), strict=False)
+        program = torch.export.export(predictor, (samples,), dynamic_shapes=({0: batch},), strict=False)
         program = program.run_decompositions({})
         _remove_notes(program)
-        written = [_write_program(program, folder / PROGRAM, images, expected)]
+        written = [_write_program(program, folder / PROGRAM, samples, expected)]
         if all(importlib.util.find_spec(name) is not None for name in _ONNX_PACKAGES):
             try:
-                written.append(_write_onnx(program, folder / ONNX, images, expected))
+                written.append(_write_onnx(program, folder / ONNX, samples, name, expected))
             except torch.onnx.OnnxExporterError as error:  # an operation of the user's own network
                 reason = " ".join(str(error.__cause__ or error).split())[:200]
                 _log.warning("%s: not written, the network has no ONNX form (%s); use %s", ONNX, reason, PROGRAM)
@@ -51,34 +54,36 @@ def load_program(path: Path) -> Callable[[Tensor], Tensor]:
     with _silent():
         program = torch.export.load(path).module()
 
-    def run(images: Tensor) -> Tensor:
+    def run(samples: Tensor) -> Tensor:
         with torch.no_grad():
-            scores: Tensor = program(images)
+            scores: Tensor = program(samples)
             return scores
 
     return run
 
 
-def _write_program(program: torch.export.ExportedProgram, path: Path, images: Tensor, expected: Tensor) -> Path:
+def _write_program(program: torch.export.ExportedProgram, path: Path, samples: Tensor, expected: Tensor) -> Path:
     with replacing(path) as partial:
         with partial.open("wb") as file:
             torch.export.save(program, file)
         with partial.open("rb") as file:
             loaded = torch.export.load(file).module()
-        for number in (1, len(images)):  # the batch is not fixed
-            _check("a torch.export program", loaded(images[:number]), expected[:number])
+        for number in (1, len(samples)):  # the batch is not fixed
+            _check("a torch.export program", loaded(samples[:number]), expected[:number])
     return path
 
 
-def _write_onnx(program: torch.export.ExportedProgram, path: Path, images: Tensor, expected: Tensor) -> Path:
+def _write_onnx(
+    program: torch.export.ExportedProgram, path: Path, samples: Tensor, name: str, expected: Tensor
+) -> Path:
     import onnx
     import onnxruntime
 
     distances = {torch.ops.aten.cdist.default: _distances}  # which ONNX lacks
     exported = torch.onnx.export(
         program.run_decompositions(distances),
-        (images,),
-        input_names=[_INPUT],
+        (samples,),
+        input_names=[name],
         output_names=[_OUTPUT],
         dynamo=True,
         verbose=False,
@@ -97,8 +102,8 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path, images: Tenso
         del value.metadata_props[:]
     onnx.checker.check_model(model)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    for number in (1, len(images)):
-        (scores,) = session.run([_OUTPUT], {_INPUT: images[:number].numpy()})
+    for number in (1, len(samples)):
+        (scores,) = session.run([_OUTPUT], {name: samples[:number].numpy()})
         _check("ONNX", torch.from_numpy(np.asarray(scores)), expected[:number])
     with replacing(path) as partial:
         partial.write_bytes(model.SerializeToString())

@@ -21,7 +21,9 @@ def read_settings(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SettingError(f"{path}: cannot read the experiment file: {reason}") from error
+        raise SettingError(
+            f"{path}: cannot read the experiment file: {reason}; expected a TOML file of settings; correct the path"
+        ) from error
     return parse_settings(text, str(path))
 
 

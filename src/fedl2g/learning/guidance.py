@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +34,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from fedl2g.learning.optimizer import gradient_norm
 
 _log = logging.getLogger(__name__)
-_without_forward_mode: WeakSet[nn.Module] = WeakSet()
+_without_forward_mode: set[frozenset[type[nn.Module]]] = set()  # the layers of networks that have no forward mode
 Space = Literal["logits", "features"]
 Batch = tuple[Tensor, Tensor]
 
@@ -134,9 +133,11 @@ def _product(
     """The Jacobian of the outputs times a direction, None if they depend on no parameter.
 
     In forward mode, one pass. A network with an operation that has no forward derivative falls back to two backward
-    passes, for good: the product is linear in the vector of a backward pass, so its derivative is what is wanted.
+    passes, and so do all networks of the same layers from then on: the product is linear in the vector of a backward
+    pass, so its derivative is what is wanted.
     """
-    if model not in _without_forward_mode:
+    layers = frozenset(type(module) for module in model.modules())
+    if layers not in _without_forward_mode:
         try:
             with torch.no_grad(), forward_ad.dual_level():
                 dual = [
@@ -148,7 +149,7 @@ def _product(
         except (NotImplementedError, RuntimeError) as error:
             if "forward" not in str(error).lower():  # torch has no class of its own for a missing derivative
                 raise
-            _without_forward_mode.add(model)
+            _without_forward_mode.add(layers)
             _log.warning(
                 "the guiding gradient is computed by double backward, which takes more memory: the network has an "
                 "operation without a forward derivative (%s)",

@@ -25,13 +25,15 @@ def sensor_cnn(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
 
 
 def sensor_dilated(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
-    """Dilated convolutions, each looking twice as far as the one before it, with LayerNorm over channels and time."""
+    """Dilated convolutions, each looking twice as far as the one before it, without a normalisation.
+
+    A normalisation of each sample would take away how strong its signal is, which tells rest from motion.
+    """
     layers: list[nn.Module] = []
     channels = inputs.shape[0]
     for dilation in (1, 2, 4, 8):
         layers += [
             nn.Conv1d(channels, 48, kernel_size=3, padding=dilation, dilation=dilation),
-            nn.GroupNorm(1, 48),
             nn.ReLU(inplace=True),
         ]
         channels = 48
@@ -73,16 +75,17 @@ def sensor_resnet(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
 
 
 class LastAndMean(nn.Module):
-    """A GRU over time: its last state and the mean of its states."""
+    """A GRU over time: its last state and the mean of its states, with LayerNorm."""
 
     def __init__(self, channels: int, hidden: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(channels)
         self.gru = nn.GRU(channels, hidden, batch_first=True)
+        self.norm = nn.LayerNorm(2 * hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        states, _ = self.gru(self.norm(x.transpose(1, 2)))
-        return torch.cat([states[:, -1], states.mean(1)], dim=1)
+        states, _ = self.gru(x.transpose(1, 2))
+        out: Tensor = self.norm(torch.cat([states[:, -1], states.mean(1)], dim=1))
+        return out
 
 
 def sensor_gru(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:

@@ -123,7 +123,9 @@ def change_sentences(content: Content) -> list[str]:
 
 
 def seeds_text(groups: Sequence[Group]) -> str:
-    """How many seeds a mean is taken over."""
+    """How many seeds a mean is taken over; nothing while there are no runs, as on a page that waits for the first."""
+    if not groups:
+        return ""
     counts = sorted({len(group.runs) for group in groups})
     if counts == [1]:
         return "One seed."

@@ -17,7 +17,7 @@ from flwr.app import Error, Message, Metadata, RecordDict
 from fedl2g.engines import wire
 from fedl2g.engines.flower.internals import take_identity
 from fedl2g.engines.flower.local_node import as_tensor
-from fedl2g.engines.flower.records import pack_records, unpack_records
+from fedl2g.engines.flower.records import disclose, pack_records, unpack_records
 from fedl2g.engines.processes import WorkerProcess, release_process, take_process
 
 _MODULE = "fedl2g.engines.flower.local_node"
@@ -114,7 +114,9 @@ class LocalGrid:
                     "kind": about.message_type,
                 }
                 try:
-                    lane.process.send(wire.pack(header, {"records": as_tensor(pack_records(message.content))}))
+                    lane.process.send(
+                        wire.pack(header, {"records": as_tensor(pack_records(disclose(message.content)))})
+                    )
                 except OSError:
                     self._died(lane)
 
