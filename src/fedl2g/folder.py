@@ -150,7 +150,7 @@ class Folder:
         try:
             with self._parent(name) as (parent, last):
                 return os.stat(last if parent is not None else self.path / name, dir_fd=parent, follow_symlinks=False)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def _kind(self, name: str) -> int | None:

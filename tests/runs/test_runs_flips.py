@@ -74,9 +74,11 @@ def loaded(run: Path) -> str:
 
 
 def resumed(run: Path, outcome: Callable[[Path], dict[str, Any]]) -> str:
+    finished = (run / "result.json").exists()
     fedl2g.resume(run, quiet=True)
     found = outcome(run)
-    return str({name: found[name] for name in ("history", "result", "files", "best", "partition")})
+    kept = () if finished else ("files", "best", "partition")  # of a finished run they are not read
+    return str({name: found[name] for name in ("history", "result", *kept)})
 
 
 def in_python(call: Callable[[Path], str]) -> Callable[[Path], Said]:

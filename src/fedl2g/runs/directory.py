@@ -258,6 +258,8 @@ class RunDirectory:
 
     def history(self) -> list[RoundRecord]:
         """The records of all rounds; for a round repeated after an interruption, the last one."""
+        if self.folder.status("run.json") is None:  # not started yet
+            return []
         result = self.result()  # first: a run may be finished between the two
         found = self.records.read()
         last = max(found.records, default=0)
