@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import glob
 import os
+import secrets
 import shlex
 import shutil
-import threading
-from collections.abc import Callable, Collection, Iterator
+import stat
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,21 +16,24 @@ from fedl2g.errors import RunError
 
 
 @contextmanager
-def replacing(path: Path, *, durable: bool = True, on_disk: Collection[str] = ()) -> Iterator[Path]:
-    """Yield a temporary path next to `path` for a file or folder, which replaces `path` when the block ends.
+def replacing(
+    path: Path, *, durable: bool = True, on_disk: Collection[str] = (), parent: int | None = None
+) -> Iterator[Path]:
+    """Yield a path that does not exist yet, for a file or folder which replaces `path` when the block ends.
 
-    If the block fails, the temporary file is removed and `path` is unchanged. `durable` flushes everything to disk
-    first, to survive a power cut, except files of a folder named in `on_disk` (which the block may extend) because they
-    are flushed already. OSErrors are left to the caller.
+    If the block fails, what it wrote is removed and `path` is unchanged. `durable` flushes everything to disk first, to
+    survive a power cut, except files of a folder named in `on_disk` (which the block may extend) because they are
+    flushed already. `parent` is a descriptor of the folder if that must not be looked up again (`fedl2g.folder`).
+    OSErrors are left to the caller.
     """
-    with _written_aside(path, durable, on_disk, _replace) as partial:
+    with _written_aside(path, durable, on_disk, parent, over=True) as partial:
         yield partial
 
 
 @contextmanager
 def appearing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Like `replacing`, for a new folder: raises OSError if a non-empty one exists."""
-    with _written_aside(path, durable, (), Path.rename) as partial:
+    with _written_aside(path, durable, (), None, over=False) as partial:
         yield partial
 
 
@@ -39,7 +43,12 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
         with replacing(path, durable=durable) as partial:
             partial.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise RunError(f"cannot write {path}: {reason_of(error)}; what was there before is intact") from error
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> RunError:
+    """The sentence about a file that could not be replaced."""
+    return RunError(f"cannot write {path}: {reason_of(error)}; what was there before is intact")
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
@@ -48,7 +57,24 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
     The caller must ensure that no other process is writing there.
     """
     for leftover in folder.glob(f".{'*' if name is None else glob.escape(name)}.partial-*"):
-        _remove(leftover)
+        remove(leftover)
+
+
+def is_leftover(name: str) -> bool:
+    """Whether this is the name of a temporary file or folder of this module."""
+    return name.startswith(".") and ".partial-" in name
+
+
+def remove(path: Path, *, parent: int | None = None) -> None:
+    """Remove a file, a link or a whole folder, if it exists; `parent` as for `replacing`."""
+    name = path if parent is None else path.name
+    try:
+        if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
+        else:
+            os.unlink(name, dir_fd=parent)
+    except FileNotFoundError:
+        pass
 
 
 def flush(path: Path) -> None:
@@ -74,12 +100,21 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def _written_aside(
-    path: Path, durable: bool, on_disk: Collection[str], move: Callable[[Path, Path], object]
+    path: Path, durable: bool, on_disk: Collection[str], parent: int | None, *, over: bool
 ) -> Iterator[Path]:
     path = Path(os.path.abspath(path))  # "." has no name
-    # Native thread ids are unique across processes, so two writers never use the same name.
-    partial = path.with_name(f".{path.name}.partial-{threading.get_native_id()}")
-    _remove(partial)  # left by a killed process with the same thread id
+    # A folder of our own, whose name nobody could foresee: no link can wait for us in the place of the new file.
+    aside = path.with_name(f".{path.name}.partial-{secrets.token_hex(6)}")
+    partial, before = aside / path.name, aside / "before"
+
+    def move(source: Path, target: Path) -> None:
+        if parent is None:
+            os.replace(source, target)
+        else:
+            names = (source.relative_to(path.parent), target.relative_to(path.parent))
+            os.replace(*names, src_dir_fd=parent, dst_dir_fd=parent)
+
+    os.mkdir(aside if parent is None else aside.name, dir_fd=parent)
     try:
         yield partial
         if durable:
@@ -87,33 +122,17 @@ def _written_aside(
                 if str(written.relative_to(partial)) not in on_disk:
                     flush(written)
             flush(partial)
-        move(partial, path)
+        if over and partial.is_dir() and path.is_dir() and not path.is_symlink():
+            # A folder cannot be renamed over another: the old one is renamed first, so that nobody sees a partial one.
+            move(path, before)
+            try:
+                move(partial, path)
+            except BaseException:
+                move(before, path)
+                raise
+        else:
+            move(partial, path)
         if durable:
             flush(path.parent)
-    except BaseException:
-        _remove(partial)
-        raise
-
-
-def _replace(partial: Path, path: Path) -> None:
-    if not (partial.is_dir() and path.is_dir() and not path.is_symlink()):
-        partial.replace(path)
-        partial.unlink(missing_ok=True)  # hard links to the same file: rename(2) leaves both
-        return
-    # A folder cannot be renamed over another: the old one is renamed first, so that nobody sees a partial one.
-    before = partial.with_name(f"{partial.name}-before")
-    _remove(before)
-    path.rename(before)
-    try:
-        partial.rename(path)
-    except BaseException:
-        before.rename(path)
-        raise
-    _remove(before)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    finally:
+        remove(aside, parent=parent)  # with a hard link to the same file: rename(2) leaves both names

@@ -9,7 +9,9 @@ import pytest
 import torch
 from tiny import TINY
 
+from fedl2g.folder import Folder
 from fedl2g.methods.registry import get_method
+from fedl2g.seals import read_sealed
 
 
 def test_compare_uses_one_partition_and_the_same_initial_models(fedl2g, tmp_path: Path) -> None:
@@ -55,7 +57,7 @@ def test_compare_goes_on_without_a_run_that_fails_and_says_which(
     found = json.loads(outcome.out)
     assert list(found["methods"]) == ["local"]
     assert list(found["failed"]) == ["feddistill-s0"]
-    assert json.loads((tmp_path / "c" / "comparison.json").read_text()) == found
+    assert read_sealed(Folder(tmp_path / "c"), "comparison.json") == found
     assert (tmp_path / "c" / "curves.png").exists()
     shown = fedl2g("compare", *TINY, "--methods", "feddistill,local", "--out", "c")
     assert "local" in shown.out
@@ -74,7 +76,7 @@ def test_compare_ends_in_a_verdict_on_every_method(fedl2g, tmp_path: Path) -> No
     found = json.loads(first.out)
     assert found["against"] == "local"
     assert [one["method"] for one in found["verdicts"]] == ["feddistill", "fedl2g-f:warmup_rounds=1"]
-    assert json.loads((tmp_path / "c" / "comparison.json").read_text()) == found
+    assert read_sealed(Folder(tmp_path / "c"), "comparison.json") == found
     for one in found["verdicts"]:
         accuracies = [found["methods"][name]["best_accuracy"]["mean"] for name in (one["method"], "local")]
         assert one["difference"] == pytest.approx(accuracies[0] - accuracies[1])

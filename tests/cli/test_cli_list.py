@@ -24,7 +24,7 @@ def started(tmp_path: Path) -> Callable[..., RunDirectory]:
     def make(name: str, accuracy: float, **settings: Any) -> RunDirectory:
         common = {"samples": 60, "clients": 2, "partition": "iid", "models": "small_cnn", "rounds": 3}
         run = RunDirectory.create(tmp_path / name, prepare(Experiment(**{**common, **settings})))
-        run.append(RoundRecord(0, accuracy=Accuracy(accuracy, accuracy, 0.0, {0: accuracy, 1: accuracy}, {})))
+        run.records.append(RoundRecord(0, accuracy=Accuracy(accuracy, accuracy, 0.0, {0: accuracy, 1: accuracy}, {})))
         return run
 
     return make

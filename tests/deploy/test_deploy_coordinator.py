@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from fedl2g.folder import Folder
+
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
 from rich.console import Console
@@ -255,13 +257,14 @@ def test_a_server_app_that_is_killed_is_noticed(ready: Path, monkeypatch: pytest
 
 
 def test_the_log_names_the_sites(tmp_path: Path) -> None:
-    handler = server_app._log_to(tmp_path / "log.txt", ("north", "south"))
-    try:
-        logging.getLogger("fedl2g").warning("round 1: client 1 and client 0 differ, client 7 is nobody")
-        logging.getLogger("fedl2g").warning("round 2: all is well")
-    finally:
-        logging.getLogger("fedl2g").removeHandler(handler)
-        handler.close()
+    with Folder(tmp_path).appending("log.txt") as file:
+        handler = server_app._log_to(file, ("north", "south"))
+        try:
+            logging.getLogger("fedl2g").warning("round 1: client 1 and client 0 differ, client 7 is nobody")
+            logging.getLogger("fedl2g").warning("round 2: all is well")
+        finally:
+            logging.getLogger("fedl2g").removeHandler(handler)
+            handler.close()
     first, second = (tmp_path / "log.txt").read_text().splitlines()
     assert first.endswith("nobody [south, north]")
     assert second.endswith("all is well")

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from fedl2g.folder import Folder
+
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
 from fake_grid import QUICK, FakeClock, FakeGrid, FakeNode, Handler, register, tiny_setup
@@ -92,8 +94,9 @@ def test_sites_keep_the_best_models_and_an_extended_run_is_the_whole_run(
     assert (found.best.round, len(directory.history())) == (best.round, 5)
     assert [node.received[-1] for node in grid.nodes.values()] == ["evaluate.keep"] * 2
     for name in ("north", "south"):
-        (folder,) = (federation / "sites" / name / "store").glob("*/client-*")
-        assert stored_model(folder, "best").round == best.round
+        store = federation / "sites" / name / "store"
+        (folder,) = store.glob("*/client-*")
+        assert stored_model(Folder(store) / str(folder.relative_to(store)), "best").round == best.round
 
 
 def trained(store: NodeStore, round: int, value: float) -> None:
@@ -106,7 +109,7 @@ def test_a_store_keeps_the_best_round_whatever_comes_after_it(tmp_path: Path) ->
     store = NodeStore(tmp_path, "run1", "f", 0)
     store.keep_best(0)
     with pytest.raises(RunError, match="had not trained by the best round, 0; take the model of the last"):
-        stored_model(store.directory, "best")
+        stored_model(store.folder, "best")
     trained(store, 1, 1.0)
     trained(store, 3, 3.0)
     store.keep_best(4)  # evaluated after round 4, in which this client did not train
@@ -114,12 +117,12 @@ def test_a_store_keeps_the_best_round_whatever_comes_after_it(tmp_path: Path) ->
         trained(store, round, float(round))
     for _ in range(2):
         store.keep_best(4)
-        assert (stored_model(store.directory, "best").round, stored_model(store.directory, "last").round) == (4, 8)
-        assert stored_model(store.directory, "best").state["w"].tolist() == [3.0, 3.0]
+        assert (stored_model(store.folder, "best").round, stored_model(store.folder, "last").round) == (4, 8)
+        assert stored_model(store.folder, "best").state["w"].tolist() == [3.0, 3.0]
     store.keep_best(8)
-    assert stored_model(store.directory, "best").state["w"].tolist() == [8.0, 8.0]
+    assert stored_model(store.folder, "best").state["w"].tolist() == [8.0, 8.0]
     store.keep_best(4)  # the server fell back
-    assert stored_model(store.directory, "best").state["w"].tolist() == [3.0, 3.0]
+    assert stored_model(store.folder, "best").state["w"].tolist() == [3.0, 3.0]
     assert sorted(path.name for path in store.directory.glob("best-*")) == ["best-000004.safetensors"]
 
 

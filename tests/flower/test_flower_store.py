@@ -118,11 +118,11 @@ def test_damage_and_foreign_files_are_refused(tmp_path: Path) -> None:
         changed = bytearray(whole)
         changed[place] ^= 1
         path.write_bytes(changed)
-        for read in (lambda: store.read(1), lambda: stored_model(store.directory, "last")):
+        for read in (lambda: store.read(1), lambda: stored_model(store.folder, "last")):
             with pytest.raises(RunError, match="its digest differs"):
                 read()
     path.write_bytes(whole)
-    assert torch.equal(stored_model(store.directory, "last").state["w"], torch.ones(2))
+    assert torch.equal(stored_model(store.folder, "last").state["w"], torch.ones(2))
     path.write_bytes(whole[:40])
     with pytest.raises(RunError, match="cannot be read"):
         store.read(1)

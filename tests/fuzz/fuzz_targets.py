@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.overview import overview
 from fedl2g.runs.result import RunResult
 from fedl2g.schema import image_schema
+from forging import ABOUT, files_of, line_of, reseal, sealed_again
 
 _LIMIT = 2**16
 _PAYLOAD = {"ids": torch.tensor([0, 2]), "rows": torch.ones(2, 3)}
@@ -134,15 +136,27 @@ def _in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], Non
     return feed
 
 
+def _sealed(path: Path) -> None:
+    """What the fuzzer made of a file, sealed anew: without it, all that is tested is the seal."""
+    with suppress(ValueError, RecursionError):
+        values = json.loads(path.read_bytes())
+        if isinstance(values, dict):
+            sealed_again(path, values, path.parent if path.name == "result.json" else None)
+
+
 def _run(place: Path) -> None:
-    for name, values in {"result.json": _RESULT.to_dict(), "partition.json": _PARTITION}.items():
-        (place / name).write_text(json.dumps(values))
+    (place / "partition.json").write_text(json.dumps(_PARTITION))
     (place / "experiment.toml").write_text(_EXPERIMENT.to_toml())
+    with suppress(ValueError, RecursionError, TypeError):
+        values = json.loads((place / "run.json").read_bytes())
+        if isinstance(values, dict):
+            sealed_again(place / "run.json", values | {"files": files_of(place)})
     overview(RunDirectory.open(place))
 
 
 def _result(place: Path) -> None:
-    (place / "run.json").write_text(json.dumps(_ABOUT))
+    reseal(place)
+    _sealed(place / "result.json")
     RunDirectory(place).result()
 
 
@@ -163,7 +177,13 @@ def _reference(data: bytes) -> None:
 
 
 def _history(place: Path) -> None:
-    for record in RunDirectory(place).history():
+    content = (place / "metrics.jsonl").read_bytes()
+    reseal(place)
+    with suppress(ValueError, RecursionError):
+        lines = [json.loads(line) for line in content.splitlines()]
+        if all(isinstance(line, dict) for line in lines):
+            (place / "metrics.jsonl").write_bytes(b"".join(line_of(place, line) for line in lines))
+    for record in RunDirectory(place).records.read().history:
         assert RoundRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
 
 
@@ -190,11 +210,6 @@ def _npz() -> bytes:
     return file.getvalue()
 
 
-_ABOUT = {
-    "format": 2,
-    **dict.fromkeys(("method", "dataset", "partition", "models", "fingerprint", "dataset_fingerprint"), "x"),
-    "clients": 3, "rounds": 5, "seed": 0, "plugins": [], "created": "2026-01-01",
-}  # fmt: skip
 _STATE = {
     "state": {"format": 2, "fingerprint": "x", "rounds": 5, "round": 1, "files": {}, "values": {"history": []}},
     "digest": "0",
@@ -226,7 +241,7 @@ TARGETS: dict[str, Target] = {
     ),
     "partition.json": Target(lambda data: Partition.from_json(_text(data)), (json.dumps(_PARTITION).encode(),)),
     "metrics": Target(_in_file("metrics.jsonl", _history), (json.dumps(_RECORD.to_dict()).encode() + b"\n",)),
-    "run.json": Target(_in_file("run.json", _run), (json.dumps(_ABOUT).encode(),)),
+    "run.json": Target(_in_file("run.json", _run), (json.dumps(ABOUT).encode(),)),
     "result.json": Target(_in_file("result.json", _result), (json.dumps(_RESULT.to_dict()).encode(),)),
     "checkpoint": Target(_in_file("state.json", lambda place: Checkpoint(place).state), (json.dumps(_STATE).encode(),)),
     "npz": Target(_in_file("data.npz", _dataset("data.npz")), (_npz(),)),

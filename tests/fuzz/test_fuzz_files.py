@@ -33,6 +33,7 @@ from fedl2g.runs.checkpoint import restore_checkpoint, write_checkpoint
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.overview import overview
 from fedl2g.runs.result import RunResult
+from forging import line_of, reseal, sealed_again
 
 SETTINGS: dict[str, Any] = {
     **Experiment().model_dump(mode="json", exclude_none=True),
@@ -133,31 +134,21 @@ def _typed(record: RoundRecord) -> bool:
 
 
 def test_metrics_files(tmp_path: Path) -> None:
-    """A damaged line never hides a sound one, and never becomes a record with wrong types."""
+    """A damaged line is named, and one that somebody sealed anew never becomes a record with wrong types."""
     draw, fuzz = random.Random(5), Fuzz()
-    run = RunDirectory(tmp_path)
-    sound = [json.dumps({**RECORD.to_dict(), "round": number}) for number in range(3)]
-    damaged_records = 0
+    run = RunDirectory(reseal(tmp_path))
+    sound = [line_of(tmp_path, {**RECORD.to_dict(), "round": number}) for number in range(3)]
     for _ in range(2000):
-        values = json.loads(sound[1])
         how = draw.random()
         if how < 0.6:
-            line = json.dumps(replaced(draw, values))
+            line = line_of(tmp_path, replaced(draw, json.loads(sound[1].partition(b', "digest"')[0] + b"}")))
         elif how < 0.9:
-            line = spoiled_text(draw, sound[1])
+            line = spoiled_text(draw, sound[1].decode()).encode("utf-8", "replace")
         else:
-            line = draw.randbytes(draw.randrange(100)).decode("latin-1")
-        line = line.replace("\n", " ")
-        run.metrics.write_bytes("\n".join([sound[0], line, sound[2]]).encode("utf-8", "replace"))
-
-        def judge(history: list[RoundRecord]) -> bool:
-            nonlocal damaged_records
-            damaged_records += len(history) == 2
-            return {0, 2} <= {r.round for r in history} and all(map(_typed, history)) and len(history) <= 3
-
-        fuzz(run.history, judge, line)
-    fuzz.finish(2000, refused=0)
-    assert damaged_records > 1000
+            line = draw.randbytes(draw.randrange(1, 100)).replace(b"\n", b" ") + b"\n"
+        run.metrics.write_bytes(sound[0] + line + sound[2])
+        fuzz(run.history, lambda history: len(history) == 3 and all(map(_typed, history)), line)
+    fuzz.finish(2000, refused=0.5)
     run.metrics.unlink()
     assert run.history() == []
     run.metrics.mkdir()
@@ -165,34 +156,40 @@ def test_metrics_files(tmp_path: Path) -> None:
 
 
 def test_run_directories(tmp_path: Path) -> None:
+    """Files with any values, all of them sealed anew, and files that were damaged."""
     draw, fuzz = random.Random(6), Fuzz()
-    about = {
-        "format": 1,
-        **dict.fromkeys(("method", "dataset", "partition", "models", "fingerprint", "dataset_fingerprint"), "x"),
-        "clients": 3,
-        "rounds": 5,
-        "seed": 0,
-        "plugins": [],
-        "created": "2026-01-01",
-    }
-    result = RunResult("m", 0, "finished", 5, 0.5, 3, 0.4, 0.4, 0.1, 1.0, {}, 0.1, 0.1, 1.0, 1.0, "here").to_dict()
+    result = RunResult("m", 0, "finished", 0, 0.5, 0, 0.4, 0.4, 0.1, 1.0, {}, 0.1, 0.1, 1.0, 1.0, "here").to_dict()
     partition = {"train": [[0, 1], [2]], "test": [[3], [4, 5]]}
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(RECORD.to_dict()))
     (tmp_path / "experiment.toml").write_text(tomli_w.dumps(SETTINGS))
+    (tmp_path / "partition.json").write_text(json.dumps(partition))
+    reseal(tmp_path)
+    (tmp_path / "metrics.jsonl").write_bytes(line_of(tmp_path, {**RECORD.to_dict(), "round": 0}))
+    whole = {name: (tmp_path / name).read_bytes() for name in ("run.json", "partition.json")}
+    run = RunDirectory(tmp_path)
     for _ in range(1200):
-        files = {"run.json": about, "result.json": result, "partition.json": partition}
-        spoiled = draw.choice(sorted(files))
-        for name, values in files.items():
-            text = json.dumps(values)
-            if name == spoiled:
-                text = spoiled_text(draw, text) if draw.random() < 0.4 else json.dumps(replaced(draw, values))
-            (tmp_path / name).write_text(text, encoding="utf-8")
+        for name, content in whole.items():
+            (tmp_path / name).write_bytes(content)
+        sealed_again(tmp_path / "result.json", result, tmp_path)
+        spoiled = draw.choice(["run.json", "result.json", "partition.json"])
+        path = tmp_path / spoiled
+        if draw.random() < 0.4:
+            path.write_text(spoiled_text(draw, path.read_text()), encoding="utf-8")
+        elif spoiled == "result.json":
+            values = replaced(draw, result)
+            sealed_again(path, values, tmp_path) if isinstance(values, dict) else path.write_text(json.dumps(values))
+        elif spoiled == "partition.json":
+            path.write_text(json.dumps(replaced(draw, partition)))
+            reseal(tmp_path)
+        else:
+            values = replaced(draw, json.loads(path.read_text()))
+            sealed_again(path, values) if isinstance(values, dict) else path.write_text(json.dumps(values))
 
         def look() -> tuple[Any, ...]:
             run = RunDirectory.open(tmp_path)
             return overview(run), run.result(), run.partition(), run.history()
 
-        fuzz(look, _sound_look, (tmp_path / spoiled).read_text(encoding="utf-8"))
+        fuzz(look, _sound_look, path.read_text(encoding="utf-8"))
+    assert run.metrics.exists()
     fuzz.finish(1200, refused=0.5)
 
 

@@ -21,6 +21,7 @@ from fedl2g.methods.fedl2g import FedL2GServer, LogitOptions
 from fedl2g.paper.convergence import Convergence, Problem, _Client, measure, read_convergence
 from fedl2g.paper.theorem import LEFT_OUT
 from fedl2g.process import one_thread
+from forging import sealed_again
 
 
 @cache
@@ -196,6 +197,6 @@ def test_a_damaged_result_is_named(out: Path, tmp_path: Path) -> None:
     (tmp_path / "smoke").mkdir()
     values = json.loads((out / "smoke" / "convergence.json").read_text())
     del values["runs"][0]["constants"]["sigma"]
-    (tmp_path / "smoke" / "convergence.json").write_text(json.dumps(values))
+    sealed_again(tmp_path / "smoke" / "convergence.json", values)
     with pytest.raises(RunError, match=r"'sigma'.*run `fedl2g paper run convergence --scale smoke` first"):
         fedl2g("show", "convergence", "--scale", "smoke", "--out", str(tmp_path))

@@ -28,6 +28,7 @@ from fedl2g.runs.progress import round_status
 from fedl2g.runs.result import RunResult
 from fedl2g.runs.tracking import scalars
 from fedl2g.schema import image_schema
+from forging import sealed_again
 
 Tiny = Callable[..., Experiment]
 SECRET, OTHER = "5" * 64, "6" * 64
@@ -99,12 +100,12 @@ def test_a_run_goes_on_with_its_own_key_alone(
 def test_a_run_that_does_not_say_is_refused(started: dict[str, Path]) -> None:
     about = started["open"] / "run.json"
     values = json.loads(about.read_text())
-    about.write_text(json.dumps({name: value for name, value in values.items() if name != "noise_key"}))
+    sealed_again(about, {name: value for name, value in values.items() if name != "noise_key"})
     try:
         with pytest.raises(RunError, match="'noise_key' is missing"):
             fedl2g.resume(started["open"])
     finally:
-        about.write_text(json.dumps(values))
+        sealed_again(about, values)
 
 
 def _printed(thing: object) -> str:

@@ -36,6 +36,7 @@ from fedl2g.report.figures import write_figure
 from fedl2g.report.increase import loss_increase
 from fedl2g.report.page import embed_json, fragment, page, write_report
 from fedl2g.runs.directory import RunDirectory
+from forging import reseal
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "</script><script>window.attacked=1</script><img src=x onerror=window.attacked=1>@DATA@"
@@ -277,6 +278,7 @@ def test_a_run_of_a_method_that_is_not_here_is_reported_without_its_traits(folde
     shutil.copytree(folder / "fedl2g-f-10", tmp_path / "elsewhere")
     settings = tmp_path / "elsewhere" / "experiment.toml"
     settings.write_text(settings.read_text().replace('"fedl2g-f"', '"of-somebody-else"'))
+    reseal(tmp_path / "elsewhere")
     data = read(write_report([tmp_path / "elsewhere"], tmp_path / "page.html"))[1]
     assert byte_notes(group_runs(read_runs([tmp_path / "elsewhere"]))) == []
     assert "embedding" not in data["charts"]

@@ -12,7 +12,7 @@ import pytest
 import fedl2g
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment
-from fedl2g.runs import directory as directories
+from fedl2g.folder import Folder
 from fedl2g.runs.directory import RunDirectory
 from method_settings import without_warmup
 
@@ -85,16 +85,16 @@ def test_killed_while_it_was_being_extended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before run.json is written, and between it and experiment.toml."""
-    real, done = directories.write_text, []
+    real, done = Folder.write_text, []
 
-    def write(path: Path, text: str) -> None:
+    def write(folder: Folder, name: str, text: str) -> None:
         if len(done) == steps:
             raise Killed
-        done.append(path.name)
-        real(path, text)
+        done.append(name)
+        real(folder, name, text)
 
     with monkeypatch.context() as patch:
-        patch.setattr(directories, "write_text", write)
+        patch.setattr(Folder, "write_text", write)
         with pytest.raises(Killed):
             fedl2g.run(tiny(rounds=LONG, **SPARSE), short)
     assert done == ["run.json"][:steps]

@@ -15,6 +15,7 @@ from fedl2g.runs.batch_progress import BatchProgress
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.observers import StopOnInterrupt
 from fedl2g.runs.progress import progress_bar
+from forging import reseal
 
 
 class Clock:
@@ -117,12 +118,12 @@ def test_runs_of_other_processes_are_followed_by_what_they_record(clock: Clock, 
     progress.tick()
     assert progress.summary() == "run 1 of 1"
     path.mkdir()
-    run = RunDirectory(path)
-    run.append(record(0, 0.25))
+    run = RunDirectory(reseal(path))
+    run.records.append(record(0, 0.25))
     progress.tick()
     clock.now += 6
-    run.append(record(1, 0.5))
-    run.append(record(2, 0.75))
+    run.records.append(record(1, 0.5))
+    run.records.append(record(2, 0.75))
     with run.metrics.open("a") as file:
         file.write('{"round": 3, "partic')  # being written
     progress.tick()
@@ -131,17 +132,18 @@ def test_runs_of_other_processes_are_followed_by_what_they_record(clock: Clock, 
 
 
 def test_the_latest_record_is_read_once(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
+    assert RunDirectory(tmp_path).latest() == (None, 0)
+    run = RunDirectory(reseal(tmp_path))
     assert run.latest() == (None, 0)
-    run.append(record(0, 0.25))
+    run.records.append(record(0, 0.25))
     first, read = run.latest()
     assert first == record(0, 0.25)
     assert run.latest(read) == (None, read)
-    run.append(record(1, 0.5))
+    run.records.append(record(1, 0.5))
     with run.metrics.open("a") as file:
         file.write("damaged\n")
     assert run.latest(read) == (None, read)
-    run.append(record(2, 0.5))
+    run.records.append(record(2, 0.5))
     assert run.latest(read)[0] == record(2, 0.5)
 
 

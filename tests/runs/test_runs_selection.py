@@ -16,6 +16,7 @@ from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.models import TrainedModels
 from fedl2g.runs.result import summarize
 from fedl2g.runs.scores import parse_metrics, score_run
+from fedl2g.seals import read_sealed
 
 Tiny = Callable[..., Experiment]
 
@@ -80,7 +81,7 @@ def area(positive: list[float], negative: list[float]) -> float:
 def test_scores_of_the_best_models_by_client_architecture_and_class(run: Path) -> None:
     directory = RunDirectory.open(run)
     scores = score_run(directory, ("auroc", "confusion"))
-    assert json.loads((run / "scores.json").read_text()) == scores
+    assert read_sealed(directory.folder, "scores.json", directory.records.run) == scores
     best = selected_record(directory.history())
     assert best is not None
     assert best.accuracy is not None

@@ -33,6 +33,7 @@ from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.execute import Interrupted
 from fedl2g.runs.observers import StopOnInterrupt
+from forging import reseal
 
 Tiny = Callable[..., Experiment]
 Outcome = Callable[[Path], dict[str, Any]]
@@ -646,8 +647,7 @@ def test_another_experiment_in_the_same_directory_is_refused(tiny: Tiny, half_do
 
 
 def test_other_data_under_the_same_name_is_refused(half_done: Path) -> None:
-    about = json.loads((half_done / "run.json").read_text())
-    (half_done / "run.json").write_text(json.dumps({**about, "dataset_fingerprint": "another"}))
+    reseal(half_done, dataset_fingerprint="another")
     with pytest.raises(RunError, match=r"is not the one .* was started with"):
         fedl2g.resume(half_done)
 

@@ -31,6 +31,7 @@ from fedl2g.report.page import write_report
 from fedl2g.runs.directory import RunDirectory, find_runs
 from fedl2g.runs.overview import overview
 from fedl2g.schema import image_schema
+from forging import reseal
 
 ROOT = Path(__file__).parents[2]
 TINY: dict[str, Any] = {"samples": 80, "partition": "iid", "clients": 2, "rounds": 1}
@@ -88,7 +89,7 @@ class Scene:
         shutil.copytree(sound, path)
         whole = {**RunDirectory(path).settings(), **settings}
         (path / "experiment.toml").write_text(tomli_w.dumps(whole), encoding="utf-8")
-        return path
+        return reseal(path)
 
 
 @pytest.fixture
@@ -224,11 +225,14 @@ def test_a_users_experiment_runs_no_code_that_only_the_directory_names(scene: Sc
     """The fingerprint in run.json says it is the user's experiment; experiment.toml is another one."""
     path = scene.forge(sound, {"dataset": "evil:network", "models": "evil:network"})
     mine = Experiment(**TINY, method="fedproto", models="small_cnn")
-    (path / "result.json").unlink()
-    assert fedl2g.run(mine, path).status == "finished"
-    directory, _ = RunDirectory.open_for(path, mine)
-    with pytest.raises(SettingError, match="--trust"):
-        directory.experiment()
+    for finished in (True, False):
+        if not finished:
+            (path / "result.json").unlink()
+        with pytest.raises(RunError, match=r"names code that this experiment does not name \(evil:network\)"):
+            fedl2g.run(mine, path)
+    path = scene.forge(sound, {"client_lr": 0.5})
+    with pytest.raises(RunError, match=r"experiment\.toml and run\.json belong to different runs"):
+        fedl2g.run(mine, path)
     assert not scene.mark.exists()
     with pytest.raises(RunError, match="holds another experiment"):
         RunDirectory.open_for(path, Experiment(**TINY, method="local", models="small_cnn"))

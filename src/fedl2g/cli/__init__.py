@@ -22,6 +22,7 @@ from fedl2g.cli.report import draw_figure, write_page
 from fedl2g.cli.run import resume_run, run_experiment
 from fedl2g.cli.runs import list_runs, show_run
 from fedl2g.cli.watch import watch_runs
+from fedl2g.display import OneLine, visible
 from fedl2g.errors import FedL2GError
 from fedl2g.interrupts import EXIT_CODE, end_with_parent, two_step_interrupts
 
@@ -46,7 +47,9 @@ app.add_task("Your shell", print_completion)
 
 def main() -> NoReturn:
     """Run the command; a FedL2GError becomes one sentence on stderr and its exit code."""
-    logging.basicConfig(format="fedl2g: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneLine("fedl2g: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     sys.path.append(os.getcwd())  # so that "my_models:network" is found in the working directory
     end_with_parent()
     with two_step_interrupts():
@@ -97,5 +100,5 @@ def _name(parameter: click.Parameter, context: click.Context) -> str:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    sys.stderr.write(f"fedl2g: {message}\n")
+    sys.stderr.write(f"fedl2g: {visible(message)}\n")
     sys.exit(code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 from fedl2g.cli.groups import OrderedGroup
 from fedl2g.cli.operate import make_certificates, register_site, run_federation, show_health, stop_federation
 from fedl2g.cli.options import PATH, metrics_option, trust_option
-from fedl2g.cli.output import print_line
+from fedl2g.cli.output import Printed, print_line
 from fedl2g.deploy.targets import TARGETS, Target
 from fedl2g.errors import SettingError
 
@@ -253,7 +252,7 @@ def predict_classes(model: Path, source: Path, out: Path | None, text: str | Non
     if text is not None:
         opened = replace(opened, form=replace(opened.form, text=listed(text)))
     if out is None:
-        write_csv(opened, predict(opened, source), sys.stdout)
+        write_csv(opened, predict(opened, source), Printed())
         return
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedl2g.display import visible
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -17,8 +20,16 @@ if TYPE_CHECKING:
 
 
 def print_line(text: str) -> None:
-    """Print a line verbatim, without rich markup."""
-    sys.stdout.write(text + "\n")
+    """Print a line, or several, verbatim: without rich markup, and with control characters made visible."""
+    sys.stdout.write(visible(text, keep="\n") + "\n")
+
+
+class Printed(io.TextIOBase):
+    """A text file whose lines are printed."""
+
+    def write(self, text: str) -> int:
+        print_line(text.removesuffix("\n"))
+        return len(text)
 
 
 def print_json(value: object) -> None:
@@ -48,9 +59,9 @@ def screen_width() -> int:
 
 
 def _console() -> Console:
-    from rich.console import Console
+    from fedl2g.runs.console import PlainConsole
 
-    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=140)
+    return PlainConsole() if sys.stdout.isatty() or "COLUMNS" in os.environ else PlainConsole(width=140)
 
 
 class Display:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedl2g.cli.groups import OrderedGroup
-from fedl2g.cli.options import PATH, json_option
+from fedl2g.cli.options import PATH, json_option, trust_option
 from fedl2g.cli.output import print_json, print_line, print_tables
 from fedl2g.cli.paper_run import (
     name_argument,
@@ -58,24 +58,32 @@ paper_group.add_command(run_paper_experiment)
 @only_option
 @seeds_option
 @study_option
+@trust_option
 @click.option("--to", type=PATH, help="Folder to write to; OUT/SCALE if omitted.")
 @json_option
 def show_paper_experiment(
-    name: str, scale: str, only: tuple[str, ...], seeds: int | None, out: Path, to: Path | None, as_json: bool
+    name: str,
+    scale: str,
+    only: tuple[str, ...],
+    seeds: int | None,
+    out: Path,
+    trust: bool,
+    to: Path | None,
+    as_json: bool,
 ) -> None:
     """Show an experiment as in the paper, with our results; writes Markdown, CSV and LaTeX, or the figure."""
     from fedl2g.paper.catalog import narrow, paper_experiment
     from fedl2g.paper.study import Study
 
     experiment = narrow(paper_experiment(name), only)
-    study = Study.open(out, scale)
+    study = Study.open(out, scale, trust=trust)
     stem = (to or study.folder) / experiment.name
     if experiment.kind == "table":
         _show_table(experiment, study, seeds, stem, as_json)
         return
     from fedl2g.paper.figures import draw_experiment
 
-    written = list(map(str, draw_experiment(experiment, study, stem, seeds)))
+    written = list(map(str, draw_experiment(experiment, study, stem, seeds, trust=trust)))
     if experiment.kind == "convergence":
         written += _write_convergence(study, stem, as_json)
     if as_json:

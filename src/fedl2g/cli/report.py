@@ -49,5 +49,5 @@ def draw_figure(runs: tuple[Path, ...], output: Path | None, figure: str, trust:
 
     found = read_runs(runs, trust=trust)
     name = f"{figure}.png"
-    target = output or (found[0].directory.figures / name if len(found) == 1 else Path(name))
+    target = output or (found[0].directory.figure(name) if len(found) == 1 else Path(name))
     print_line(str(write_figure(figure, group_runs(found), target)))

@@ -94,10 +94,10 @@ def show_result(result: RunResult, metrics: tuple[str, ...], as_json: bool, *, t
 
     groups = group_runs(read_runs([Path(result.run)], trust=trust))
     run = groups[0].runs[0]
-    history, figures = run.history, run.directory.figures
-    figure = write_figure("curves", groups, figures / "curves.png")
+    history = run.history
+    figure = write_figure("curves", groups, run.directory.figure("curves.png"))
     if any(record.away for record in history):
-        write_figure("availability", groups, figures / "presence.png")
+        write_figure("availability", groups, run.directory.figure("presence.png"))
     scores = None
     if metrics:
         from fedl2g.runs.scores import score_run

@@ -64,8 +64,7 @@ def show_run(directory: Path, trust: bool, as_json: bool) -> None:
     from fedl2g.runs.overview import overview
 
     run = RunDirectory.open(directory, trust=trust)
-    settings = (directory / "experiment.toml").read_text(encoding="utf-8")
-    row, result, environment = overview(run), run.result(), run.environment()
+    row, result, environment, settings = overview(run), run.result(), run.environment(), run.settings_text()
     if as_json:
         if run.deployed:
             row["sites"] = sites_as_json(read_sites(directory))

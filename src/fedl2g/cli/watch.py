@@ -59,7 +59,7 @@ def watch_runs(
         state = follower.state()
         if not state.runs:
             problems = state.problems or [f"{path}: no runs found; start one with `fedl2g run`"]
-            raise SettingError("\n".join(problems))
+            raise SettingError("; ".join(problems))
         _write(state.page(), once)
         print_json({"page": str(once)}) if as_json else print_line(str(once))
         return

@@ -40,6 +40,7 @@ def train_alone(file: SiteFile, run: str, rounds: int | None = None) -> Path:
     from fedl2g.deploy.own_site import load_data, own_site, stored_request
     from fedl2g.engines.flower.messages import Request
     from fedl2g.engines.flower.node import Node
+    from fedl2g.folder import Folder
     from fedl2g.learning.devices import resolve_device
     from fedl2g.round.evaluation import pooled_accuracy
     from fedl2g.round.record import RoundRecord
@@ -47,7 +48,7 @@ def train_alone(file: SiteFile, run: str, rounds: int | None = None) -> Path:
     from fedl2g.runs.result import summarize
 
     folder = file.path(file.store) / run
-    federated, classes, inputs = stored_request(folder, trust=True)
+    federated, classes, inputs = stored_request(Folder(file.path(file.store)) / run, trust=True)
     experiment = alone(federated)
     setup = own_site(file, experiment, load_data(file, classes, inputs))
     path, client = folder / ALONE, file.client_id

@@ -85,7 +85,7 @@ def export_site(
     file.use_code()
     folder = find_client(file.path(file.store), file.client_id, run)
     stored = stored_model(folder, which)
-    setup = stored_setup(file, folder.parent, trust=trust)
+    setup = stored_setup(file, stored.run, trust=trust)
     model = client_model(setup, file.client_id, stored.state, stored.received, which=which, round=stored.round)
     return _export(model, setup, {"site": file.name, "run": stored.run}, metrics, out, file.text)
 

@@ -127,8 +127,8 @@ def say_gain(own: RunDirectory, alone: RunDirectory) -> None:
 def _say(directory: RunDirectory, text: str) -> None:
     _log.info("%s", text)
     try:
-        with (directory.path / _LOG).open("a", encoding="utf-8") as log:
-            log.write(f"{_now()} {text}\n")
+        with directory.folder.appending(_LOG) as log:
+            log.write(f"{_now()} {text}\n".encode())
     except OSError as error:
         _log.warning("%s: cannot be written (%s)", directory.path / _LOG, error.strerror)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +15,13 @@ from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.node import Node
 from fedl2g.errors import DataError, RunError, SettingError, choices
 from fedl2g.experiment import Experiment
-from fedl2g.files import reason_of, write_text
+from fedl2g.files import reason_of
+from fedl2g.folder import Folder
 from fedl2g.learning.devices import resolve_device
 from fedl2g.privacy.noise_key import KEY_VARIABLE, check_key, key_fingerprint
 from fedl2g.references import is_reference, references_in, require_trust
 from fedl2g.schema import Schema, image_schema
+from fedl2g.seals import read_sealed, sealed, write_sealed
 from fedl2g.setup import Setup, with_validation
 
 _FEDERATION = "federation.json"
@@ -49,52 +49,49 @@ def _check_runs(file: SiteFile, run: str) -> None:
 
 def _describe(file: SiteFile, request: Request) -> None:
     """Store what is learnt beside the models: an export needs it without the coordinator."""
-    path = file.path(file.store) / request.run / _FEDERATION
+    folder = Folder(file.path(file.store)) / request.run
     about = {
         "classes": request.classes,
         "inputs": request.inputs.to_json(),
         "experiment": request.experiment.model_dump(mode="json", exclude={"execution"}),
     }
     if request.experiment.privacy.on and request.experiment.privacy.noise == "client":
-        about["noise_key"] = _bound_key(path)
-    text = json.dumps(about)
+        about["noise_key"] = _bound_key(folder)
     try:
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
+        if folder.is_file(_FEDERATION) and folder.text(_FEDERATION) == sealed(about, of=request.run):
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({reason_of(error)}); check the site's store") from error
-    write_text(path, text)
+        folder.make()
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder.path}: cannot be written ({reason_of(error)}); check the site's store") from error
+    write_sealed(folder, _FEDERATION, about, of=request.run)
 
 
-def _bound_key(path: Path) -> str:
+def _bound_key(folder: Folder) -> str:
     """The fingerprint of this site's noise key in a run, which began with it; SettingError without or with another."""
     if (fingerprint := key_fingerprint()) is None:
         raise SettingError(
             f"{KEY_VARIABLE}: not set at this site, which draws the noise of its uploads; expected a long random "
             "secret; set it before the SuperNode is started"
         )
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8")).get("noise_key") if path.is_file() else None
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise RunError(f"{path}: cannot be read ({reason_of(error)}); restore it from a copy") from error
+    described = folder.status(_FEDERATION) is not None
+    kept = read_sealed(folder, _FEDERATION, of=folder.way[-1]).get("noise_key") if described else None
     if kept is None:
         return fingerprint
-    check_key(kept, path.parent)
+    check_key(kept, folder.path)
     return str(kept)
 
 
-def stored_setup(file: SiteFile, run: Path, *, trust: bool = False) -> Setup:
+def stored_setup(file: SiteFile, run: str, *, trust: bool = False) -> Setup:
     """The setup of a site in a run that it took part in, from the run's folder in its store."""
-    experiment, classes, inputs = stored_request(run, trust=trust)
+    experiment, classes, inputs = stored_request(Folder(file.path(file.store)) / run, trust=trust)
     return own_site(file, experiment, load_data(file, classes, inputs))
 
 
-def stored_request(run: Path, *, trust: bool = False) -> tuple[Experiment, tuple[str, ...], Schema]:
+def stored_request(run: Folder, *, trust: bool = False) -> tuple[Experiment, tuple[str, ...], Schema]:
     """What a site learns in a run that it took part in: the experiment, the classes and the form of a sample."""
-    path = run / _FEDERATION
+    path = run.path / _FEDERATION
+    about = read_sealed(run, _FEDERATION, of=run.way[-1])
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
         settings: dict[str, Any] = dict(about["experiment"])
         classes = tuple(map(str, about["classes"]))
         inputs = (

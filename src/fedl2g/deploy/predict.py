@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import TextIOBase
 from pathlib import Path
 from typing import Any, TextIO
 from zipfile import BadZipFile
@@ -62,7 +63,7 @@ def predict(model: ExportedModel, source: Path) -> Iterator[tuple[str, list[floa
         yield from zip(named, scores.tolist(), strict=False)
 
 
-def write_csv(model: ExportedModel, found: Iterator[tuple[str, list[float]]], file: TextIO) -> int:
+def write_csv(model: ExportedModel, found: Iterator[tuple[str, list[float]]], file: TextIO | TextIOBase) -> int:
     """Write a line per sample: its name, the predicted class, the score of every class; returns how many."""
     writer = csv.writer(file, lineterminator="\n")
     header = ["input", "class", *(f"score {name}" for name in model.classes)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
@@ -9,9 +10,10 @@ import secrets
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -20,6 +22,7 @@ from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.deploy.link import LimitedGrid
 from fedl2g.deploy.outcome import reported
 from fedl2g.deploy.registered import read_keys
+from fedl2g.display import OneLine
 from fedl2g.engines.base import Answer, Check
 from fedl2g.engines.flower import require_flower
 from fedl2g.engines.flower.engine import GridEngine
@@ -27,6 +30,7 @@ from fedl2g.engines.flower.nodes import MessageGrid
 from fedl2g.engines.flower.terms import Terms
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.federation import Federation, Observer
+from fedl2g.folder import Folder
 from fedl2g.interrupts import SIGNALS
 from fedl2g.methods.base import Reply
 from fedl2g.payload import Payload
@@ -66,12 +70,14 @@ def run(grid: Grid, experiment: Path, registered: Path, out: Path) -> None:
     link = LimitedGrid(grid, setup.experiment.execution.link_seconds)
 
     def open_grid(setup: Setup, scratch: Path | None) -> DeploymentEngine:
-        handlers.append(_log_to(out / "log.txt", coordinator.federation.sites))
+        file = opened.enter_context(Folder(out).appending("log.txt"))
+        handlers.append(_log_to(file, coordinator.federation.sites))
         for client in sorted(set(range(setup.experiment.clients)) - set(keys.values())):
             _log.warning("client %d (%s) has no registered key", client, coordinator.federation.sites[client])
         teller.engine = scribe.engine = DeploymentEngine(link, setup, keys)
         return teller.engine
 
+    opened = ExitStack()
     try:
         with _stop_when_asked():
             result = run_site(setup, out, open_grid, [teller, scribe])
@@ -84,6 +90,7 @@ def run(grid: Grid, experiment: Path, registered: Path, out: Path) -> None:
         for handler in handlers:
             logging.getLogger("fedl2g").removeHandler(handler)
             handler.close()
+        opened.close()
 
 
 @contextmanager
@@ -109,7 +116,7 @@ def _stop_when_asked() -> Iterator[None]:
             signal.signal(one, handler)
 
 
-class _SiteNames(logging.Formatter):
+class _SiteNames(OneLine):
     """Names the sites of the clients that a line is about, at its end."""
 
     def __init__(self, sites: Sequence[str]) -> None:
@@ -123,8 +130,8 @@ class _SiteNames(logging.Formatter):
         return f"{text} [{', '.join(known)}]" if known else text
 
 
-def _log_to(path: Path, sites: Sequence[str]) -> logging.Handler:
-    handler = logging.FileHandler(path, encoding="utf-8")
+def _log_to(file: BinaryIO, sites: Sequence[str]) -> logging.Handler:
+    handler = logging.StreamHandler(io.TextIOWrapper(file, encoding="utf-8", write_through=True))
     handler.setFormatter(_SiteNames(sites))
     logger = logging.getLogger("fedl2g")
     logger.addHandler(handler)
@@ -155,7 +162,7 @@ class DeploymentEngine(GridEngine):
             self.run, self.round = secrets.token_hex(8), 0
             return
         try:
-            about = json.loads((directory / _NODES_FILE).read_text(encoding="utf-8"))
+            about = json.loads(Folder(directory).text(_NODES_FILE))
             self.run, self.round = str(about["run"]), int(about["round"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{directory}: was not written by a deployment; choose another run directory") from error

@@ -6,6 +6,7 @@ names, writes and reads these files.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -19,11 +20,13 @@ import safetensors.torch
 from torch import Tensor
 
 from fedl2g.files import replacing
+from fedl2g.folder import GIB, MIB
 from fedl2g.temporary import remove_folder, temporary_folder
 
 State = dict[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
 
+LARGEST_STATE = 4 * GIB  # bytes of a state file that is written or read
 _QUEUED = 8  # states that may be queued for writing before `write_behind` blocks,
 _QUEUED_BYTES = 256 * 2**20  # and their total size
 _CLIENT_FILE = re.compile(r"client-([0-9]{6,})\.safetensors")
@@ -44,6 +47,10 @@ def write_state(
     path: Path, state: Mapping[str, Tensor], about: Mapping[str, str] | None = None, *, durable: bool = False
 ) -> None:
     """Write or replace a state file atomically, with metadata `about`; raises OSError or SafetensorError."""
+    if _size(state) > LARGEST_STATE - MIB:  # the rest is for the names
+        raise OSError(
+            errno.EFBIG, f"the state of {_size(state) / GIB:.1f} GiB is larger than {LARGEST_STATE // GIB} GiB"
+        )
     with replacing(path, durable=durable) as partial:
         safetensors.torch.save_file(dict(state), partial, *([dict(about)] if about is not None else []))
 
@@ -162,7 +169,7 @@ class StateStore:
         return client_file(self._folder, client)
 
 
-def _size(state: State) -> int:
+def _size(state: Mapping[str, Tensor]) -> int:
     return sum(tensor.nbytes for tensor in state.values())
 
 
@@ -181,6 +188,6 @@ def link(source: Path, target: Path) -> None:
     """Hard-link a file that is never modified; copy it where that is impossible."""
     with replacing(target, durable=False) as partial:
         try:
-            os.link(source, partial)
-        except OSError:  # another file system, or one without hard links
-            shutil.copyfile(source, partial)
+            os.link(source, partial, follow_symlinks=False)
+        except (OSError, NotImplementedError):  # another file system, or one without hard links
+            shutil.copyfile(source, partial, follow_symlinks=False)

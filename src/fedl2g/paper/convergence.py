@@ -9,7 +9,6 @@ bound for the squared loss needs only L >= 0 and takes the first loss itself.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
@@ -22,7 +21,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy, mse_loss
 
 from fedl2g import rng
-from fedl2g.files import write_text
+from fedl2g.folder import MIB, Folder
 from fedl2g.learning.client import Task
 from fedl2g.learning.guidance import guiding_gradient
 from fedl2g.methods.base import Combined
@@ -32,6 +31,7 @@ from fedl2g.paper.theorem import Constants, squared_loss_drift, theorem_1, theor
 from fedl2g.payload import Payload, class_vectors, mean_by_class
 from fedl2g.process import one_thread
 from fedl2g.schema import image_schema
+from fedl2g.seals import read_sealed, write_sealed
 
 CLASSES, INPUTS, BATCH = 3, 6, 10
 SERVER_RATES = (0.1, 10.0)
@@ -285,11 +285,16 @@ def run_convergence(path: Path, problem: Problem, epsilons: Iterable[float] = ()
     runs = tuple(measure(replace(problem, server_lr=rate)) for rate in SERVER_RATES)
     study = ConvergenceStudy(runs, tuple(epsilons) or EPSILONS)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(asdict(study), indent=1))
+    write_sealed(Folder(path.parent), path.name, asdict(study))
     return study
+
+
+_LIMIT = 64 * MIB
 
 
 def read_convergence(path: Path) -> ConvergenceStudy:
     """A study as `run_convergence` wrote it; OSError, ValueError, TypeError or KeyError if there is none."""
-    values = json.loads(path.read_text(encoding="utf-8"))
+    values = read_sealed(
+        Folder(path.parent), path.name, limit=_LIMIT, remedy="`fedl2g paper run convergence` writes it again"
+    )
     return ConvergenceStudy(tuple(map(Convergence.from_json, values["runs"])), tuple(values["epsilons"]))

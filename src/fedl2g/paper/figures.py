@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from fedl2g.paper.convergence import ConvergenceStudy
 
 
-def draw_experiment(experiment: PaperExperiment, study: Study, stem: Path, seeds: int | None = None) -> list[Path]:
+def draw_experiment(
+    experiment: PaperExperiment, study: Study, stem: Path, seeds: int | None = None, *, trust: bool = False
+) -> list[Path]:
     """Draw a figure of the paper in every format; returns the files."""
     if experiment.kind == "convergence":
         return _convergence(study, stem)
@@ -28,7 +30,7 @@ def draw_experiment(experiment: PaperExperiment, study: Study, stem: Path, seeds
             f"{experiment.name}: no cell is finished at scale {study.scale.name}; run `fedl2g paper run "
             f"{experiment.name} --scale {study.scale.name}` first"
         )
-    groups = [Group(group.method, group.runs) for group in group_runs(read_runs(paths))]
+    groups = [Group(group.method, group.runs) for group in group_runs(read_runs(paths, trust=trust))]
     return [
         figures.write_figure(experiment.figure, groups, stem.with_name(stem.name + suffix))
         for suffix in figures.FORMATS

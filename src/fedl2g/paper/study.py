@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,18 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import FedL2GError, RunError, SettingError
-from fedl2g.files import reason_of, write_text
+from fedl2g.files import reason_of
+from fedl2g.folder import Folder
 from fedl2g.interrupts import orderly_end
 from fedl2g.paper.catalog import Cell, PaperExperiment, Scale, plan, scale
 from fedl2g.references import references_in, require_trust
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.plan import PlannedRun, note_failure, read_failures, write_plan
 from fedl2g.runs.result import RunResult
+from fedl2g.seals import read_sealed, write_sealed
 
 if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
     from fedl2g.federation import Observer
 
+_FILE = "study.json"
 _log = logging.getLogger(__name__)
 
 
@@ -48,13 +50,18 @@ class Study:
         scale_name: str,
         dataset_paths: Mapping[str, str] | None = None,
         settings: Mapping[str, Any] | None = None,
+        *,
+        trust: bool = False,
     ) -> Study:
-        """Open the study in a folder and add new datasets; SettingError if the choices contradict the stored ones."""
+        """Open the study in a folder and add new datasets; SettingError if the choices contradict the stored ones.
+
+        Code that the stored choices name is refused, unless the user names it too, or trusts the folder.
+        """
         study = cls(root / scale_name, scale(scale_name))
         stored = study._stored()
         study.dataset_paths = dict(stored.get("dataset_paths", {}))
         study.settings = dict(stored.get("settings", {}))
-        require_trust(references_in(study.settings), study.folder, trust=study.settings == settings)
+        require_trust(references_in(study.settings), study.folder, trust=trust or study.settings == settings)
         for name, path in (dataset_paths or {}).items():
             known = study.dataset_paths.setdefault(name, path)
             if known != path:
@@ -74,14 +81,16 @@ class Study:
                 f"--out: {self.folder} cannot be written ({reason_of(error)}); choose another folder"
             ) from error
         values = {"scale": self.scale.name, "dataset_paths": self.dataset_paths, "settings": self.settings}
-        write_text(self.folder / "study.json", json.dumps(values, indent=2))
+        write_sealed(Folder(self.folder), _FILE, values)
 
     def _stored(self) -> dict[str, Any]:
-        path = self.folder / "study.json"
-        try:
-            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
-        except (OSError, ValueError) as error:
-            raise RunError(f"{path}: cannot be read ({reason_of(error)}); restore it from a copy") from error
+        if Folder(self.folder).status(_FILE) is None:
+            return {}
+        found = read_sealed(Folder(self.folder), _FILE)
+        for name in ("dataset_paths", "settings"):
+            if not isinstance(found.get(name), dict):
+                raise RunError(f"{self.folder / _FILE}: {name!r} is missing or no table; restore it from a copy")
+        return found
 
     def cells(self, experiment: PaperExperiment, seeds: int | None = None, only: Iterable[str] = ()) -> list[Cell]:
         """The cells of an experiment."""
@@ -94,7 +103,8 @@ class Study:
     def run_of(self, cell: Cell) -> RunDirectory | None:
         """A cell's run, finished or not; None before it has been started."""
         path = self.path(cell)
-        return RunDirectory(path) if (path / "run.json").is_file() else None
+        Folder(self.folder).is_folder(f"cells/{cell.folder}")  # a link is refused
+        return RunDirectory(path) if (path / "run.json").exists() else None
 
     def result(self, cell: Cell) -> RunResult | None:
         """The result of a cell; None until it is finished."""

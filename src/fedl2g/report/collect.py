@@ -14,13 +14,17 @@ from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import default_settings, flat
 from fedl2g.experiment.files import written_out
 from fedl2g.experiment.identity import belongs, sampler_in_use
+from fedl2g.folder import MIB, Folder
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory, find_runs
+from fedl2g.seals import read_sealed
 
 if TYPE_CHECKING:
     from fedl2g.datasets import Dataset
     from fedl2g.methods.base import Traits
 
+COMPARISON = "comparison.json"  # written by runs/comparison.py, which needs torch
+_COMPARISON_LIMIT = 64 * MIB
 # Settings that tables and charts compute with: a file of a damaged run is not checked by anybody else.
 _TYPES = {
     "method.name": str,
@@ -102,11 +106,15 @@ def read_runs(paths: Iterable[Path], *, trust: bool = False) -> list[Run]:
 
 def in_order(folder: Path, runs: list[RunDirectory]) -> list[RunDirectory]:
     """The runs of a comparison in the order in which its methods were given; other runs as they were started."""
-    try:
-        methods = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["methods"]
-        given = [Path(run["run"]).name for method in methods.values() for run in method["runs"]]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        given = []  # no comparison, or not finished yet
+    given = []
+    if Folder(folder).status(COMPARISON) is not None:  # else no comparison, or not finished yet
+        values = read_sealed(
+            Folder(folder), COMPARISON, limit=_COMPARISON_LIMIT, remedy="`fedl2g compare` writes it again"
+        )
+        try:
+            given = [Path(run["run"]).name for method in values["methods"].values() for run in method["runs"]]
+        except (LookupError, TypeError, AttributeError) as error:
+            raise RunError(f"{folder / COMPARISON}: not a comparison; `fedl2g compare` writes it again") from error
     places = {name: place for place, name in enumerate(given)}
     return sorted(runs, key=lambda run: (places.get(run.path.name, len(given)), _started(run), run.path))
 
@@ -125,6 +133,18 @@ def _read(directory: RunDirectory) -> Run:
         if type(found.get(name)) is not kind:
             raise RunError(
                 f"{directory.path / 'experiment.toml'}: {name} is missing or of the wrong type; restore it from a copy"
+            )
+    if run.settings["clients"] != directory.about()["clients"]:
+        raise RunError(
+            f"{directory.path}: experiment.toml and run.json belong to different runs; restore them from a copy"
+        )
+    for record in run.history:
+        named = [*record.participants, *record.refused, *record.missing, *record.away, *record.late, *record.hostile]
+        named += [*record.client_losses, *(record.accuracy.clients if record.accuracy is not None else ())]
+        if not all(0 <= client < run.settings["clients"] for client in named):
+            raise RunError(
+                f"{directory.metrics}: round {record.round} names a client that the run does not have; restore it from "
+                "a copy"
             )
     return run
 

@@ -7,6 +7,7 @@ it is part of the method or leaves a client.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from fedl2g.runs.checkpoint import Checkpoint
     from fedl2g.setup import Setup
 
+_log = logging.getLogger(__name__)
 MAX_FEATURES = 400
 MAX_CLASSES = 20  # more colours are hard to distinguish; the largest classes are shown
 MIN_POINTS = 8
@@ -135,8 +137,10 @@ def _vectors(run: Run) -> _Vectors | None:
             by_class = {PROTOTYPE: sent}
             if _guided(run):
                 by_class = {PROTOTYPE: _prototypes(_halves(setup, checkpoint), column), GUIDE: sent}
-    except (FedL2GError, OSError, KeyError, RuntimeError, SafetensorError):
-        return None  # incompatible or incomplete checkpoint: the report does without this figure
+    except (FedL2GError, OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
+        # An incompatible or damaged checkpoint: the report does without this figure.
+        _log.warning("t-SNE: left out (%s)", error)
+        return None
     return _Vectors(checkpoint.round, ("features", "logits")[column], dataset.class_names, by_class, features, owners)
 
 

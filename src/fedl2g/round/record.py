@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pydantic import ConfigDict, TypeAdapter
 
 MB = 2**20
+LARGEST = 1e100  # of a number in a file: sums of such numbers are finite
 Selection = Literal["validation", "test"]
 Guarantee = Literal["simulated", "secret noise"]
 
@@ -86,10 +87,23 @@ class RoundRecord:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RoundRecord:
         """Inverse of `to_dict`, also after JSON made strings of the client numbers; ValueError if malformed."""
+        require_bounded(values)
         record: RoundRecord = _reader(cls).validate_python(values)  # type: ignore[arg-type]
         if not 0 <= record.round < 2**53:
             raise ValueError(f"round: {record.round} is out of range")
         return record
+
+
+def require_bounded(values: object) -> None:
+    """Raise ValueError for a number so large that computing with it fails, anywhere in these values from a file."""
+    found = [values]
+    for value in found:  # grows as tables and lists are opened
+        if isinstance(value, dict):
+            found += [*value.keys(), *value.values()]
+        elif isinstance(value, list):
+            found += value
+        elif isinstance(value, int | float) and abs(value) > (2**53 if isinstance(value, int) else LARGEST):
+            raise ValueError("a number is out of range")
 
 
 def seconds_per_client(records: Iterable[RoundRecord]) -> float | None:

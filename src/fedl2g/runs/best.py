@@ -34,13 +34,12 @@ class BestModels:
         if selected_record(federation.history) is not record:
             return
         server = federation.server.state_dict().items()
-        with (
-            writing(self._scratch, self._scratch.parent.parent, "the models of the best round"),
-            replacing(self._scratch, durable=False) as partial,
-        ):
-            partial.mkdir(parents=True)
-            federation.engine.save(partial)
-            write_tensors(partial, {SERVER_PREFIX + name: tensor for name, tensor in server})
+        with writing(self._scratch, self._scratch.parent.parent, "the models of the best round"):
+            self._scratch.parent.mkdir(exist_ok=True)
+            with replacing(self._scratch, durable=False) as partial:
+                partial.mkdir()
+                federation.engine.save(partial)
+                write_tensors(partial, {SERVER_PREFIX + name: tensor for name, tensor in server})
         self._copied = (federation.experiment, record)
 
     def write(self, target: Path) -> None:

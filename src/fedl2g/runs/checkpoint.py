@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,9 +22,11 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from fedl2g.engines.states import State, client_file, read_state, write_state
+from fedl2g.engines.states import LARGEST_STATE, State, client_file, write_state
 from fedl2g.errors import PayloadError, RunError
-from fedl2g.files import quoted, reason_of, remove_leftovers, replacing
+from fedl2g.files import quoted, reason_of
+from fedl2g.folder import MIB, Folder
+from fedl2g.seals import digest
 
 if TYPE_CHECKING:
     from fedl2g.experiment import Experiment
@@ -35,7 +36,8 @@ _FORMAT = 2
 _KEPT = 2  # a fallback in case the newest is damaged by a failing disk
 _SERVER, _STATE, _BEST = "server.safetensors", "state.json", "best"
 SERVER_PREFIX = "server."  # of the names of the server half's tensors
-_NAME = re.compile(r"round-([0-9]{6,})")
+_NAME = re.compile(r"round-([0-9]{6,15})")
+_STATE_LIMIT = 512 * MIB  # the history of all rounds
 _log = logging.getLogger(__name__)
 
 
@@ -54,6 +56,12 @@ class Checkpoint:
     path: Path
 
     @property
+    def folder(self) -> Folder:
+        """Its folder, from the one that holds the checkpoints' folder: a link on the way is not followed."""
+        up = 2 if self.path.name == _BEST else 1
+        return Folder(self.path.parents[up]) / "/".join(self.path.parts[-up - 1 :])
+
+    @property
     def round(self) -> int:
         """The last round it includes."""
         if self.path.name == _BEST:
@@ -66,7 +74,7 @@ class Checkpoint:
     @property
     def best(self) -> Checkpoint | None:
         """The models of the best round up to this one; None if they were not kept."""
-        return Checkpoint(self.path / _BEST) if (self.path / _BEST).is_dir() else None
+        return Checkpoint(self.path / _BEST) if self.folder.is_folder(_BEST) else None
 
     def belongs_to(self, experiment: Experiment) -> bool:
         """Whether the experiment wrote it, perhaps before it was given more rounds."""
@@ -77,7 +85,7 @@ class Checkpoint:
     def state(self) -> dict[str, Any]:
         """The contents of state.json: `fingerprint`, `round`, `files` (with digests) and the federation's `values`."""
         try:
-            sealed = json.loads((self.path / _STATE).read_text(encoding="utf-8"))
+            sealed = json.loads(self.folder.read(_STATE, _STATE_LIMIT))
             state: dict[str, Any] = sealed["state"]
             if sealed["digest"] != _seal(state):
                 raise Damaged(self.path, f"{_STATE} does not match its digest")
@@ -94,8 +102,9 @@ class Checkpoint:
 
     def verify(self) -> None:
         """Read every file and compare it with its digest, those of the best round too."""
+        folder = self.folder
         try:
-            found = {file.name: _digest(file) for file in _files(self.path)}
+            found = {name: _digest(folder, name) for name in folder.names() if name not in (_STATE, _BEST)}
         except OSError as error:
             raise Damaged(self.path, f"cannot be read: {reason_of(error)}") from error
         files = self.state["files"]
@@ -120,9 +129,10 @@ class Checkpoint:
 
     def _read(self, path: Path) -> State:
         try:
-            if _digest(path) != self.state["files"].get(path.name):
+            content = self.folder.read(path.name, LARGEST_STATE)
+            if digest(content) != self.state["files"].get(path.name):
                 raise Damaged(self.path, f"{path.name} does not match its digest")
-            return read_state(path)
+            return safetensors.torch.load(content)
         except (OSError, safetensors.SafetensorError) as error:
             raise Damaged(self.path, f"{path.name} cannot be read: {reason_of(error)}") from error
 
@@ -134,7 +144,8 @@ def checkpoint_path(folder: Path, round: int) -> Path:
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
     """The checkpoints in a folder, ascending by round, not yet read."""
-    found = [Checkpoint(path) for path in folder.glob("round-*") if _NAME.fullmatch(path.name)]
+    names = (Folder(folder.parent) / folder.name).names()
+    found = [Checkpoint(folder / name) for name in names if _NAME.fullmatch(name)]
     return sorted(found, key=lambda checkpoint: checkpoint.round)
 
 
@@ -146,10 +157,11 @@ def newest(folder: Path) -> Checkpoint | None:
 
 def write_checkpoint(folder: Path, federation: Federation, best: Callable[[Path], None] | None = None) -> Path:
     """Write a checkpoint of the federation between two rounds; `best` fills its folder of the best round."""
-    path, on_disk = checkpoint_path(folder, federation.round), set[str]()
+    path = checkpoint_path(folder, federation.round)
+    run, on_disk = Folder(folder.parent), set[str]()
     with writing(path, folder.parent):
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(path, on_disk=on_disk) as partial:
+        run.make(folder.name)
+        with run.replacing(f"{folder.name}/{path.name}", on_disk=on_disk) as partial:
             partial.mkdir()
             federation.engine.save(partial)
             known = unchanged(partial, newest(folder))
@@ -160,7 +172,7 @@ def write_checkpoint(folder: Path, federation: Federation, best: Callable[[Path]
             if best is not None:
                 best(partial / _BEST)
     for old in checkpoints(folder)[:-_KEPT]:
-        shutil.rmtree(old.path, ignore_errors=True)
+        (run / folder.name).remove(old.path.name)
     return path
 
 
@@ -188,7 +200,11 @@ def seal(path: Path, experiment: Experiment, round: int, values: dict[str, Any],
         "fingerprint": experiment.fingerprint,
         "rounds": experiment.rounds,
         "round": round,
-        "files": {file.name: known.get(file.name) or _digest(file) for file in _files(path)},
+        "files": {
+            file.name: known.get(file.name) or _digest(Folder(path), file.name)
+            for file in sorted(path.iterdir())
+            if file.name not in (_STATE, _BEST)
+        },
         "values": values,
     }
     sealed = {"state": state, "digest": _seal(state)}
@@ -197,7 +213,7 @@ def seal(path: Path, experiment: Experiment, round: int, values: dict[str, Any],
 
 def restore_checkpoint(folder: Path, federation: Federation) -> int:
     """Restore the newest intact checkpoint, or the start if there is none; returns the round."""
-    remove_leftovers(folder)
+    (Folder(folder.parent) / folder.name).remove_leftovers()
     found = checkpoints(folder)
     for checkpoint in reversed(found):
         try:
@@ -249,20 +265,15 @@ def unchanged(partial: Path, before: Checkpoint | None) -> dict[str, str]:
         return {}
 
 
-def _files(folder: Path) -> list[Path]:
-    """The files of a checkpoint that have a digest."""
-    return sorted(file for file in folder.iterdir() if file.name not in (_STATE, _BEST))
-
-
 def _same(one: Path, other: Path) -> bool:
     return other.exists() and one.samefile(other)
 
 
 def _seal(state: dict[str, Any]) -> str:
     """A digest of the state itself, which detects changes in the history."""
-    return hashlib.sha256(json.dumps(state).encode()).hexdigest()
+    return digest(json.dumps(state).encode())
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _digest(folder: Folder, name: str) -> str:
+    with folder.opened(name, LARGEST_STATE) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # typeshed asks for readinto

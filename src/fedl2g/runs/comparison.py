@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import product
@@ -13,11 +12,14 @@ from typing import Any
 from fedl2g.datasets import Dataset
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment, overlay, parse_override
-from fedl2g.files import write_text
+from fedl2g.folder import Folder
 from fedl2g.methods.registry import get_method
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.result import RunResult, aggregate
 from fedl2g.runs.verdicts import Difference, against, reference_among, same_clients
+from fedl2g.seals import write_sealed
+
+FILE = "comparison.json"
 
 
 class Comparison:
@@ -80,7 +82,11 @@ class Comparison:
         if directory.exists() and not directory.is_dir():
             raise RunError(f"{directory}: not a folder; choose another --out")
         for folder, experiment in planned.items():
-            if (directory / folder / "run.json").is_file():
+            if (
+                directory.exists()
+                and Folder(directory).is_folder(folder)
+                and (directory / folder / "run.json").exists()
+            ):
                 RunDirectory.open_for(directory / folder, experiment)  # raises if it holds another experiment
         return cls(
             directory,
@@ -98,7 +104,8 @@ class Comparison:
         from fedl2g.runs.scores import score_run
 
         for label, found in self.results.items():
-            runs = [RunDirectory(Path(result.run), trusted=True) for result in found]  # the user named their code
+            # The user named the code of the experiments; the files in the directories may name other code.
+            runs = [RunDirectory.open_for(path, self.experiments[path])[0] for path in (Path(one.run) for one in found)]
             if runs:
                 self.scores[label] = [score_run(run, metrics, data=data) for run in runs]
 
@@ -166,9 +173,8 @@ class Comparison:
 
     def write(self) -> Path:
         """Write comparison.json."""
-        path = self.directory / "comparison.json"
-        write_text(path, json.dumps(self.to_dict(), indent=2))
-        return path
+        write_sealed(Folder(self.directory), FILE, self.to_dict())
+        return self.directory / FILE
 
     def finished(self) -> dict[str, list[Path]]:
         """The directories of all runs that did not fail, by method."""

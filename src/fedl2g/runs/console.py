@@ -6,19 +6,34 @@ import contextlib
 import io
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any, TextIO, cast
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from fedl2g.display import visible
 
 PLAIN_EVERY_SECONDS = 10.0
 _NOTEBOOK_EVERY_SECONDS = 0.5
 
 
+class PlainConsole(Console):
+    """A console that makes control characters in what it shows visible; those of its own displays are not text."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text
+            if segment.control or text.isprintable():
+                yield segment
+            else:
+                yield Segment(visible(text, keep="\n"), segment.style)
+
+
 def progress_console(quiet: bool = False) -> Console:
     """A console on stderr; lines are not wrapped when stderr is not a terminal."""
-    console = Console(stderr=True, quiet=quiet, width=None if sys.stderr.isatty() else 200)
+    console = PlainConsole(stderr=True, quiet=quiet, width=None if sys.stderr.isatty() else 200)
     if console.is_terminal and not console.is_jupyter:
         console.file = cast("IO[str]", _Terminal(sys.stderr))
     return console

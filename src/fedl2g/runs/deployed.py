@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedl2g.files import quoted, write_text
+from fedl2g.errors import RunError
+from fedl2g.files import quoted
+from fedl2g.folder import Folder
+from fedl2g.seals import read_sealed, write_sealed
 
 SITES_FILE = "sites.json"
+_log = logging.getLogger(__name__)
 _FEDERATION = "federation.json"  # beside the records of a site, in its store
 RUNS = "runs"
 """The folder of the runs in the coordinator's folder."""
@@ -27,7 +31,7 @@ class SiteRecord:
 
 def write_sites(run: Path, sites: Mapping[int, SiteRecord]) -> None:
     """Write who the sites of a run are, by client."""
-    write_text(run / SITES_FILE, json.dumps(as_json(sites)))
+    write_sealed(Folder(run), SITES_FILE, as_json(sites))
 
 
 def as_json(sites: Mapping[int, SiteRecord]) -> dict[str, dict[str, object]]:
@@ -37,10 +41,13 @@ def as_json(sites: Mapping[int, SiteRecord]) -> dict[str, dict[str, object]]:
 
 def read_sites(run: Path) -> dict[int, SiteRecord]:
     """Who the sites of a run are, by client; empty for a run that is no deployment, or if nobody knows."""
+    if Folder(run).status(SITES_FILE) is None:
+        return {}
     try:
-        found = json.loads((run / SITES_FILE).read_text(encoding="utf-8"))
+        found = read_sealed(Folder(run), SITES_FILE)
         return {int(client): _site(values) for client, values in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+    except (RunError, ValueError, TypeError, AttributeError) as error:  # the names of sites are no numbers of the run
+        _log.warning("%s: the sites are not named (%s)", run, error)
         return {}
 
 

@@ -2,6 +2,9 @@
 
 A directory may come from somebody else. The Python code it names (a model, a dataset, a method) is only imported if the
 user trusts the directory: building an `Experiment` imports its method, so an untrusted directory does not give one.
+
+`run.json` is sealed, and holds the digests of the files that are written with it. The metrics, the result and the
+checkpoints have digests of their own; those of the metrics and the result cover the run's id as well.
 """
 
 from __future__ import annotations
@@ -9,33 +12,41 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import time
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment.identity import SITES
-from fedl2g.files import appearing, quoted, reason_of, write_text
+from fedl2g.files import appearing, quoted, reason_of
+from fedl2g.folder import MIB, SMALL, Folder
 from fedl2g.privacy.noise_key import check_key, key_fingerprint
 from fedl2g.references import load_plugin, loaded_plugins, references_in, require_trust
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.deployed import how_to_continue
+from fedl2g.runs.locking import is_locked, locked
+from fedl2g.runs.metrics import FILE, Metrics
 from fedl2g.runs.result import RunResult
+from fedl2g.seals import check_seal, damaged, digest, read_json, read_sealed, require_plain_text, sealed, write_sealed
 
 if TYPE_CHECKING:
     from fedl2g.datasets import Partition
     from fedl2g.experiment import Experiment
     from fedl2g.setup import Setup
 
-_FORMAT = 2
+_FORMAT = 3
 _ABOUT_TYPES = {
     **dict.fromkeys(("method", "dataset", "partition", "models", "fingerprint", "dataset_fingerprint", "created"), str),
     **dict.fromkeys(("clients", "rounds", "seed"), int),
+    "id": str,
+    "files": dict,
 }
-_A_MOMENT = 0.3  # seconds
+_MOST = {"clients": 10**6, "rounds": 2**31}
+_PARTITION_LIMIT = 128 * MIB
 _log = logging.getLogger(__name__)
 
 
@@ -44,8 +55,9 @@ class RunDirectory:
 
     def __init__(self, path: Path, *, trusted: bool = False) -> None:
         self.path = path
+        self.folder = Folder(path)
         self.trusted = trusted
-        self.metrics = path / "metrics.jsonl"
+        self.metrics = path / FILE
         self.checkpoints = path / "checkpoints"
         self.figures = path / "figures"
 
@@ -55,8 +67,14 @@ class RunDirectory:
         from fedl2g.runs.environment import describe_environment
 
         experiment = setup.experiment
+        files = {
+            "experiment.toml": experiment.to_toml(),
+            "partition.json": setup.partition.to_json(),
+            "environment.json": json.dumps(describe_environment(), indent=2),
+        }
         about = {
             "format": _FORMAT,
+            "id": secrets.token_hex(16),
             "method": experiment.method.name,
             "dataset": experiment.dataset,
             "partition": experiment.partition,
@@ -69,14 +87,9 @@ class RunDirectory:
             "plugins": loaded_plugins(),
             **({"noise_key": key_fingerprint()} if experiment.privacy.on else {}),
             "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "files": {name: [digest(text.encode())] for name, text in files.items()},
         }
-        files = {
-            "metrics.jsonl": "",
-            "experiment.toml": experiment.to_toml(),
-            "partition.json": setup.partition.to_json(),
-            "environment.json": json.dumps(describe_environment(), indent=2),
-            "run.json": json.dumps(about, indent=2),
-        }
+        files |= {FILE: "", "run.json": sealed(about)}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with appearing(path) as partial:
@@ -102,8 +115,8 @@ class RunDirectory:
     def open_for(cls, path: Path, experiment: Experiment) -> tuple[RunDirectory, Experiment]:
         """Open the directory of the user's experiment; returns it, and the experiment with the layout it started with.
 
-        A directory of another experiment is refused; one with fewer rounds can be extended. Code that the file names is
-        not imported: the user's experiment is used, and the directory is only trusted if it names no other code.
+        A directory of another experiment is refused, and one that names other code; one with fewer rounds can be
+        extended.
         """
         run = cls(path)
         run._check()
@@ -113,30 +126,40 @@ class RunDirectory:
         from fedl2g.experiment.extension import check_extension
 
         check_extension(path, about, experiment)
-        run.trusted = set(references_in(settings)) <= set(experiment.references)
+        if others := sorted(set(references_in(settings)) - set(experiment.references)):
+            raise RunError(f"{path}: names code that this experiment does not name ({others[0]}); choose another --out")
+        from fedl2g.experiment import Experiment
+
+        # The user's experiment, and no other: what is read from the directory later needs no other code either.
+        if Experiment(**{**settings, "rounds": about["rounds"]}).fingerprint != about["fingerprint"]:
+            raise RunError(
+                f"{path}: experiment.toml and run.json belong to different runs; restore them from a copy, or choose "
+                "another --out"
+            )
+        run.trusted = True
         return run, experiment
 
     def _check(self) -> None:
         if not self.path.is_dir():
             found = "a file" if self.path.exists() else "no such folder"
             raise RunError(f"{self.path}: not a run directory ({found}); `fedl2g list` shows the runs")
-        if not (self.path / "run.json").is_file():
+        if self.folder.status("run.json") is None:
             raise RunError(f"{self.path}: not a run directory (it has no run.json); `fedl2g list` shows the runs")
         self.about()
 
     def about(self) -> dict[str, Any]:
         """The summary of the run (run.json)."""
-        about = self._read_json("run.json")
+        about, path = read_json(self.folder, "run.json"), self.path / "run.json"
         if about.get("format") != _FORMAT:
             raise RunError(
                 f"{self.path}: written by another version of fedl2g (format {about.get('format')!r}); expected format "
                 f"{_FORMAT}; open it with the version that wrote it"
             )
-        for name, kind in _ABOUT_TYPES.items():
-            if type(about.get(name)) is not kind:
-                raise RunError(
-                    f"{self.path / 'run.json'}: {name!r} is missing or of the wrong type; restore the file from a copy"
-                )
+        check_seal(path, about)
+        wrong = [name for name, kind in _ABOUT_TYPES.items() if type(about.get(name)) is not kind]
+        wrong += [name for name, most in _MOST.items() if not wrong and not 0 <= about[name] <= most]
+        if wrong:
+            raise RunError(f"{path}: {wrong[0]!r} is missing or cannot be right; restore the file from a copy")
         return about
 
     @property
@@ -148,9 +171,15 @@ class RunDirectory:
         """The raw settings of experiment.toml; no code that they name is imported."""
         path = self.path / "experiment.toml"
         try:
-            return tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            settings = tomllib.loads(self._described("experiment.toml").decode("utf-8"))
+        except (ValueError, RecursionError) as error:
             raise _unreadable(path, error) from error
+        require_plain_text(path, settings)
+        return settings
+
+    def settings_text(self) -> str:
+        """The text of experiment.toml."""
+        return self._described("experiment.toml").decode("utf-8", errors="replace")
 
     def experiment(self) -> Experiment:
         """The experiment of this run; refused if it names code and the directory is not trusted."""
@@ -191,77 +220,77 @@ class RunDirectory:
 
     def environment(self) -> dict[str, Any]:
         """Versions, CPU and threads of the machine that started the run."""
-        return self._read_json("environment.json")
+        self._described("environment.json")
+        found = read_json(self.folder, "environment.json")
+        require_plain_text(self.path / "environment.json", found)
+        return found
 
     def partition(self) -> Partition:
         """The partition: which client holds which samples."""
         from fedl2g.datasets import Partition
 
         try:
-            text = (self.path / "partition.json").read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
+            text = self._described("partition.json", _PARTITION_LIMIT).decode("utf-8")
+        except ValueError as error:
             raise _unreadable(self.path / "partition.json", error) from error
         return Partition.from_json(text)
 
+    def figure(self, name: str) -> Path:
+        """The path of a figure in the run's own folder for them."""
+        try:
+            self.folder.make("figures")
+        except OSError as error:
+            raise RunError(f"{self.figures}: cannot be written ({reason_of(error)}); make it writable") from error
+        return self.figures / name
+
+    @cached_property
+    def records(self) -> Metrics:
+        """The lines of metrics.jsonl."""
+        about = self.about()
+        go_on = f"continue with `fedl2g resume {quoted(self.path)}`"
+        return Metrics(
+            self.folder,
+            about["id"],
+            about["clients"],
+            go_on=how_to_continue(self.path) if self.deployed else go_on,
+            every_round=not self.deployed,  # a site's own record has the rounds it took part in
+        )
+
     def history(self) -> list[RoundRecord]:
         """The records of all rounds; for a round repeated after an interruption, the last one."""
-        records: dict[int, RoundRecord] = {}
-        try:
-            text = self.metrics.read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
+        if self.folder.status("run.json") is None:  # not started yet
             return []
-        except OSError as error:
-            raise _unreadable(self.metrics, error) from error
-        skipped = 0
-        for line in text.split("\n"):
-            try:
-                record = RoundRecord.from_dict(json.loads(line))
-            except (ValueError, RecursionError):
-                # A process was killed while writing this line; the round was repeated and recorded again.
-                skipped += bool(line.strip())
-                continue
-            records[record.round] = record
-        if skipped:
-            _log.info("%s: %d damaged lines were skipped", self.metrics, skipped)
-        return [records[number] for number in sorted(records)]
+        result = self.result()  # first: a run may be finished between the two
+        found = self.records.read()
+        last = max(found.records, default=0)
+        if result is not None and last < result.rounds and not found.damage:
+            found.damage = f"it ends with round {last}, and the run with round {result.rounds}"
+        if found.damage:
+            again = "" if result is None else "remove result.json and "
+            raise RunError(
+                f"{self.metrics}: damaged, {found.damage}; restore it from a copy, or {again}continue with `fedl2g "
+                f"resume {quoted(self.path)}`, which writes it anew from the checkpoint"
+            )
+        return found.history
 
     def latest(self, read: int = 0) -> tuple[RoundRecord | None, int]:
-        """The last record beyond the first `read` bytes of the metrics (None: no new one), and the bytes read by now.
-
-        For followers of a run in another process: cheap, and never fails.
-        """
+        """As `Metrics.latest`; nothing before the run has started."""
         try:
-            with self.metrics.open("rb") as file:
-                file.seek(read)
-                whole = file.read().rpartition(b"\n")[0]
-            record = RoundRecord.from_dict(json.loads(whole.rpartition(b"\n")[2])) if whole else None
-        except (OSError, ValueError, RecursionError):  # not started yet, or a line of a process that was killed
+            return self.records.latest(read)
+        except RunError:  # not started yet
             return None, read
-        return record, read + len(whole) + bool(whole)
 
     def append(self, record: RoundRecord) -> None:
         """Append a round to the metrics."""
-        line = json.dumps(record.to_dict()) + "\n"
-        try:
-            with self.metrics.open("ab+") as file:
-                if file.tell() > 0:
-                    file.seek(-1, os.SEEK_END)
-                    if file.read(1) != b"\n":
-                        file.write(b"\n")  # end the partial line of a killed process
-                file.write(line.encode())
-        except OSError as error:
-            how = f"continue with `fedl2g resume {quoted(self.path)}`"
-            raise RunError(
-                f"{self.metrics}: cannot be written ({error.strerror}); the last checkpoint is intact; make room, then "
-                f"{how_to_continue(self.path) if self.deployed else how}"
-            ) from error
+        self.records.append(record)
 
     def result(self) -> RunResult | None:
         """The result, or None while the run is unfinished."""
-        if not (self.path / "result.json").is_file():
+        if self.folder.status("result.json") is None:
             return None
+        values = read_sealed(self.folder, "result.json", self.records.run)
         try:
-            return RunResult.from_dict({**self._read_json("result.json"), "run": str(self.path)})
+            return RunResult.from_dict({**values, "run": str(self.path)})
         except ValueError as error:
             raise RunError(
                 f"{self.path / 'result.json'}: not a result of this version of fedl2g ({error}); restore it from a copy"
@@ -269,13 +298,13 @@ class RunDirectory:
 
     def finish(self, result: RunResult) -> None:
         """Write the result: the run is finished."""
-        write_text(self.path / "result.json", json.dumps(result.to_dict(), indent=2))
+        write_sealed(self.folder, "result.json", result.to_dict(), self.records.run)
 
     def reopen(self) -> None:
         """Remove the result: the run goes on."""
         try:
             for name in ("scores.json", "result.json"):
-                (self.path / name).unlink(missing_ok=True)
+                self.folder.remove(name)
         except OSError as error:
             raise RunError(
                 f"{self.path}: its result cannot be removed ({reason_of(error)}); make it writable"
@@ -283,57 +312,33 @@ class RunDirectory:
 
     def describe(self, experiment: Experiment) -> None:
         """Write the number of rounds of an extended run to run.json, then to experiment.toml."""
-        about = {**self.about(), "rounds": experiment.rounds, "fingerprint": experiment.fingerprint}
-        write_text(self.path / "run.json", json.dumps(about, indent=2))
-        write_text(self.path / "experiment.toml", experiment.to_toml())
+        text, about = experiment.to_toml(), self.about()
+        # Between the two writes, the old file is still the run's: what it says of the number of rounds is not used.
+        known = [digest(text.encode()), digest(self._described("experiment.toml"))]
+        files = {**about["files"], "experiment.toml": list(dict.fromkeys(known))}
+        about |= {"rounds": experiment.rounds, "fingerprint": experiment.fingerprint, "files": files}
+        write_sealed(self.folder, "run.json", about)
+        self.folder.write_text("experiment.toml", text)
 
-    @contextmanager
-    def lock(self, wait: float = 0.0) -> Iterator[None]:
+    def lock(self, wait: float = 0.0) -> AbstractContextManager[None]:
         """Lock the directory against other processes; waits up to `wait` seconds for the lock."""
-        import filelock
-
-        # A little patience: `running` holds the lock for a moment.
-        lock = filelock.FileLock(self.path / "lock", timeout=max(wait, _A_MOMENT))
-        try:
-            lock.acquire()
-        except filelock.Timeout as error:
-            raise RunError(
-                f"{self.path}: in use by another process; wait for it to end, or choose another --out"
-            ) from error
-        except OSError as error:
-            raise RunError(
-                f"{self.path}: cannot be written ({error.strerror}); make it writable, or choose another --out"
-            ) from error
-        try:
-            yield
-        finally:
-            lock.release()
+        return locked(self.folder, wait)
 
     @property
     def running(self) -> bool:
         """Whether a process works on the run now: it holds the lock."""
-        import filelock
+        return is_locked(self.folder)
 
-        if not (self.path / "lock").is_file():
-            return False
-        lock = filelock.FileLock(self.path / "lock", timeout=0)
+    def _described(self, name: str, limit: int = SMALL) -> bytes:
+        """The content of a file whose digest is in run.json."""
         try:
-            lock.acquire()
-        except filelock.Timeout:
-            return True
-        except OSError:  # not ours to lock: a directory that cannot be written
-            return False
-        lock.release()
-        return False
-
-    def _read_json(self, name: str) -> dict[str, Any]:
-        try:
-            values = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            content = self.folder.read(name, limit)
+        except OSError as error:
             raise _unreadable(self.path / name, error) from error
-        if not isinstance(values, dict):
-            raise RunError(f"{self.path / name}: not a JSON object; restore it from a copy")
-        return values
+        known = self.about()["files"].get(name)
+        if not isinstance(known, list) or digest(content) not in known:
+            raise damaged(self.path / name)
+        return content
 
 
 def find_runs(root: Path) -> list[RunDirectory]:

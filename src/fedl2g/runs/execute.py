@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 
 from fedl2g.engines.base import OpenEngine, WorkerLost, open_engine
 from fedl2g.errors import Diverged, FedL2GError, RunError
 from fedl2g.federation import Federation, Observer
-from fedl2g.files import quoted, remove_leftovers
+from fedl2g.files import quoted
 from fedl2g.interrupts import EXIT_CODE, orderly_end
 from fedl2g.methods.registry import get_method
 from fedl2g.process import one_thread, rare_garbage_collection
@@ -22,6 +21,7 @@ from fedl2g.runs.observers import Checkpointer, EarlyStop, MetricsWriter, StopOn
 from fedl2g.runs.result import RunResult, Status, summarize
 from fedl2g.setup import Setup
 
+_SCRATCH = "scratch"
 _MAX_RESTARTS = 20  # workers that keep dying point to a fault of the machine
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def execute(
     experiment = setup.experiment
     method = get_method(experiment.method.name)
     interrupt = StopOnInterrupt()
-    scratch = directory.path / "scratch"
+    scratch = directory.path / _SCRATCH
     best = BestModels(scratch) if experiment.execution.keep_best else None
     checkpointer = Checkpointer(directory, experiment.execution.checkpoint_every, best)
     all_observers = [
@@ -58,8 +58,8 @@ def execute(
     ]
     server = method.server(experiment.method, setup.task)
     # Left by a process that was killed.
-    shutil.rmtree(scratch, ignore_errors=True)
-    remove_leftovers(directory.path)
+    directory.folder.remove(_SCRATCH)
+    directory.folder.remove_leftovers()
     engine = open_clients(setup, scratch)
     federation = Federation(experiment, server, engine, all_observers)
     status: Status = "finished"
@@ -79,7 +79,7 @@ def execute(
         status, reason = "diverged", str(error)
     finally:
         engine.close()
-        shutil.rmtree(scratch, ignore_errors=True)
+        directory.folder.remove(_SCRATCH)
     if selected_record(federation.history) is None:
         raise RunError(
             f"{directory.path}: the run ended before its first evaluation and has no result ({reason}); check the "

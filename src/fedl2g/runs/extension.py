@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 from fedl2g.experiment import Experiment
 from fedl2g.experiment.extension import check_extension
 from fedl2g.runs.checkpoint import checkpoints
@@ -27,5 +25,5 @@ def extend(directory: RunDirectory, experiment: Experiment) -> None:
         # the checkpoint before it.
         for checkpoint in checkpoints(directory.checkpoints):
             if checkpoint.round == about["rounds"]:
-                shutil.rmtree(checkpoint.path)
+                directory.folder.remove(f"checkpoints/{checkpoint.path.name}")
     directory.describe(experiment)

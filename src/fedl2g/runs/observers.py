@@ -19,13 +19,10 @@ class MetricsWriter(Observer):
         self.run = run
 
     def on_start(self, federation: Federation) -> None:
-        written = {record.round: record for record in self.run.history()}
-        for record in federation.history:
-            if written.get(record.round) != record:  # lost or damaged in the file, intact in the checkpoint
-                self.run.append(record)
+        self.run.records.restore(federation.history)
 
     def on_round(self, federation: Federation, record: RoundRecord) -> None:
-        self.run.append(record)
+        self.run.records.append(record)
 
 
 class EarlyStop(Observer):

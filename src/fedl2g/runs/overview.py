@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedl2g import session
+from fedl2g.display import visible
 from fedl2g.errors import RunError
 from fedl2g.experiment import flat
 from fedl2g.experiment.identity import SITES
@@ -115,8 +116,8 @@ def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
         lines.append((*about, done, best, row["status"], differs, row["run"]))
     kept = [column for column in zip(*lines, strict=True) if column[0] != "differs in" or any(column[1:])]
     widths = [max(map(len, column)) for column in kept]
-    shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in zip(*kept, strict=True)]
-    damaged = [str(row["problem"]) for row in rows if row["status"] == "damaged"]
+    shown = ["  ".join(map(str.ljust, map(visible, line), widths)).rstrip() for line in zip(*kept, strict=True)]
+    damaged = [visible(str(row["problem"])) for row in rows if row["status"] == "damaged"]
     return "\n".join([*shown, *damaged, f"best: {_how_chosen(rows)}"])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Iterable
@@ -11,14 +10,19 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedl2g.display import visible
 from fedl2g.errors import RunError
-from fedl2g.files import reason_of, write_text
+from fedl2g.files import reason_of
+from fedl2g.folder import MIB, Folder
+from fedl2g.seals import read_sealed, write_sealed
 
 if TYPE_CHECKING:
     from pydantic import ConfigDict, TypeAdapter
 
 PLAN = "plan.json"
 FAILURES = "failures.json"
+_LIMIT = 16 * MIB
+_REMEDY = "the command that wrote it writes it again"
 _FAILURES = threading.Lock()  # runs of a batch may fail concurrently
 _STRICT: ConfigDict = {"extra": "forbid", "strict": True}  # plans are read back from files
 
@@ -48,8 +52,8 @@ class Plan:
 def write_plan(folder: Path, runs: Iterable[PlannedRun]) -> None:
     """Write the plan of a folder, in place of an earlier one."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / PLAN, json.dumps({"runs": [asdict(run) for run in runs]}, indent=2))
+        Folder(folder).make()
+        write_sealed(Folder(folder), PLAN, {"runs": [asdict(run) for run in runs]})
     except OSError as error:
         raise RunError(f"{folder / PLAN}: cannot be written ({reason_of(error)}); choose another --out") from error
 
@@ -57,11 +61,11 @@ def write_plan(folder: Path, runs: Iterable[PlannedRun]) -> None:
 def read_plan(folder: Path) -> Plan:
     """The plan of a folder."""
     path = folder / PLAN
+    values = read_sealed(Folder(folder), PLAN, limit=_LIMIT, remedy=_REMEDY)
     try:
-        runs = _reader().validate_json(path.read_bytes())["runs"]
-    except (OSError, ValueError, KeyError) as error:
-        why = reason_of(error) if isinstance(error, OSError) else "damaged"
-        raise RunError(f"{path}: cannot be read ({why}); the command that wrote it writes it again") from error
+        runs = _reader().validate_python(values)["runs"]
+    except (ValueError, KeyError) as error:
+        raise RunError(f"{path}: cannot be read (not a plan); {_REMEDY}") from error
     return Plan(folder, tuple(runs), read_failures(folder))
 
 
@@ -78,11 +82,10 @@ def find_plans(root: Path) -> list[Path]:
 
 def read_failures(folder: Path) -> dict[str, str]:
     """The errors of failed runs, by the names of their directories."""
-    try:
-        found = json.loads((folder / FAILURES).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+    if Folder(folder).status(FAILURES) is None:
         return {}
-    return {str(name): str(reason) for name, reason in found.items()} if isinstance(found, dict) else {}
+    found = read_sealed(Folder(folder), FAILURES, limit=_LIMIT, remedy="remove it, and start the failed runs again")
+    return {name: str(reason) for name, reason in found.items()}
 
 
 def note_failure(folder: Path, name: str, reason: str | None) -> None:
@@ -93,8 +96,8 @@ def note_failure(folder: Path, name: str, reason: str | None) -> None:
             return
         known.pop(name, None)
         if reason is not None:
-            known[name] = reason
-        write_text(folder / FAILURES, json.dumps(known, indent=2))
+            known[name] = visible(reason)
+        write_sealed(Folder(folder), FAILURES, known)
 
 
 @cache

@@ -16,6 +16,7 @@ from fedl2g.round.record import (
     RoundRecord,
     Selection,
     guarantee_of,
+    require_bounded,
     seconds_per_client,
     selected_record,
     selection_of,
@@ -65,6 +66,7 @@ class RunResult:
         Checked without pydantic: building its validator takes longer than everything else in `fedl2g list`.
         """
         kinds = _kinds()
+        require_bounded(values)
         missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in values]
         wrong = [name for name, value in values.items() if name not in kinds or not _fits(value, kinds[name])]
         if missing or wrong:

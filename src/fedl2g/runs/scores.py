@@ -10,7 +10,6 @@ predicted one.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +21,9 @@ from sklearn import metrics as measures
 
 from fedl2g.datasets import Dataset
 from fedl2g.errors import SettingError, choices
-from fedl2g.files import write_text
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.models import ClientModel, TrainedModels
+from fedl2g.seals import write_sealed
 
 METRICS = ("auroc", "confusion")
 _FILE = "scores.json"
@@ -63,7 +62,7 @@ def score_run(directory: RunDirectory, wanted: Sequence[str], *, data: Dataset |
             for client in models
         },
     }
-    write_text(directory.path / _FILE, json.dumps(scores))
+    write_sealed(directory.folder, _FILE, scores, directory.records.run)
     return scores
 
 

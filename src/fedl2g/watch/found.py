@@ -80,13 +80,13 @@ class Watched:
 
 def _run_stamp(run: RunDirectory) -> Hashable:
     files = tuple(_file_stamp(run.path / name) for name in _CHANGING)
-    finished = (run.path / "result.json").exists()
+    finished = run.folder.status("result.json") is not None
     return str(run.path), files, not finished and run.running
 
 
 def _file_stamp(path: Path) -> Hashable:
     try:
-        found = path.stat()
+        found = path.lstat()
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino

@@ -6,6 +6,7 @@ import html
 import os
 from collections.abc import Iterable, Sequence
 
+from fedl2g.errors import RunError
 from fedl2g.report.collect import Group, Run
 from fedl2g.report.content import Content
 from fedl2g.round.record import MB, RoundRecord
@@ -15,6 +16,7 @@ from fedl2g.watch.now import state_of
 MOST_LINES = 60
 MOST_BLOCKS = 4
 _TAIL = 32_768  # bytes of a log that are read
+_LARGEST = 2**40  # whatever its size, no more than its end is read
 
 
 def log_section(content: Content) -> str:
@@ -70,11 +72,11 @@ def _unused(group: Group, run: Run) -> list[str]:
 
 def _tail(run: Run) -> list[str]:
     try:
-        with (run.directory.path / LOG).open("rb") as file:
+        with run.directory.folder.opened(LOG, _LARGEST) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - _TAIL, 0))
             text = file.read().decode("utf-8", errors="replace")
-    except OSError:
+    except (OSError, RunError):
         return []
     return text.splitlines()[-MOST_LINES:]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,16 +23,19 @@ import safetensors
 import torch
 from torch import Tensor
 
-from fedl2g.engines.states import State, link, write_state
+from fedl2g.engines.states import LARGEST_STATE, State, link, write_state
 from fedl2g.errors import RunError, SettingError
-from fedl2g.files import reason_of, remove_leftovers, write_text
+from fedl2g.files import reason_of
+from fedl2g.folder import Folder
 from fedl2g.methods.base import Reply, Report
+from fedl2g.seals import read_sealed, write_sealed
 
 _KEPT = 2
 _STATE, _REPLY, _RECEIVED = "state/", "reply/", "received/"  # prefixes of tensor names
 _DIGEST = "digest"
 _NAME = re.compile(r"(?:round|best)-([0-9]{6,})\.safetensors")
 _BEST = "best.json"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class NodeStore:
     """The stored rounds of one client in one run."""
 
     def __init__(self, root: Path, run: str, fingerprint: str, client: int) -> None:
-        self.directory = client_folder(root, run, client)
+        self.folder = client_folder(root, run, client)
+        self.directory = self.folder.path
         self.client = client
         self.tag = {"run": run, "experiment": fingerprint, "client": str(client)}
 
@@ -57,25 +62,27 @@ class NodeStore:
     def lock(self) -> Iterator[None]:
         """Lock the store: of two processes with the same request, the second finds the first one's reply."""
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.folder.make()
+            if self.folder.status("lock") is not None and not self.folder.is_file("lock"):
+                raise RunError(f"{self.directory / 'lock'}: is not a file; expected an empty one; remove it")
             lock = filelock.FileLock(self.directory / "lock")
             lock.acquire()
         except OSError as error:
             raise RunError(f"{self.directory}: cannot write to the store: {reason_of(error)}") from error
         try:
-            remove_leftovers(self.directory)
+            self.folder.remove_leftovers()
             yield
         finally:
             lock.release()
 
     def rounds(self) -> list[int]:
         """The stored rounds, ascending."""
-        return list(_round_files(self.directory))
+        return list(_round_files(self.folder))
 
     def read(self, round: int) -> TrainedRound:
         """Read one of the stored rounds."""
         path = self._path(round)
-        tensors, about = _read(path)
+        tensors, about = _read(self.folder, path.name)
         if any(about.get(key) != value for key, value in self.tag.items()):
             raise RunError(f"{path}: belongs to another experiment or client; choose another store")
         try:
@@ -102,7 +109,7 @@ class NodeStore:
         kept = self.rounds()
         later = [number for number in kept if number > trained.round]
         for number in later + [number for number in kept if number <= trained.round][:-_KEPT]:
-            self._path(number).unlink(missing_ok=True)
+            self.folder.remove(self._path(number).name)
 
     def write(self, trained: TrainedRound) -> None:
         """Write or replace a round."""
@@ -120,7 +127,7 @@ class NodeStore:
         }
         path = self._path(trained.round)
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.folder.make()
             write_state(path, tensors, {**about, _DIGEST: _digest(tensors, about)}, durable=True)
         except (OSError, safetensors.SafetensorError) as error:
             raise RunError(f"{path}: cannot be written: {reason_of(error)}; the earlier content is intact") from error
@@ -130,18 +137,21 @@ class NodeStore:
 
         The one before is kept too: a server that falls back one round may name it again.
         """
-        if _best_round(self.directory) == best:
-            return
+        try:
+            if _best_round(self.folder) == best:
+                return
+        except RunError as error:  # written anew below
+            _log.warning("%s", error)
         earlier = [number for number in self.rounds() if number <= best]
         target = self.directory / f"best-{best:06d}.safetensors"
         try:
-            if earlier and not target.exists():
+            if earlier and not self.folder.is_file(target.name):
                 link(self._path(earlier[-1]), target)
-            self.directory.mkdir(parents=True, exist_ok=True)
-            write_text(self.directory / _BEST, json.dumps({"round": best}))
-            kept = _round_files(self.directory, "best")
+            self.folder.make()
+            write_sealed(self.folder, _BEST, {"round": best}, of=self.tag["run"])
+            kept = _round_files(self.folder, "best")
             for number in [*(n for n in kept if n > best), *[n for n in kept if n <= best][:-_KEPT]]:
-                kept[number].unlink(missing_ok=True)
+                self.folder.remove(kept[number])
         except OSError as error:
             raise RunError(f"{target}: cannot be written: {reason_of(error)}; the earlier content is intact") from error
 
@@ -149,19 +159,23 @@ class NodeStore:
         return self.directory / f"round-{round:06d}.safetensors"
 
 
-def client_folder(root: Path, run: str, client: int) -> Path:
+def client_folder(root: Path, run: str, client: int) -> Folder:
     """The folder of one client of a run in a store."""
-    return root / run / f"client-{client:06d}"
+    return Folder(root) / run / f"client-{client:06d}"
 
 
-def find_client(root: Path, client: int, run: str | None = None) -> Path:
+def find_client(root: Path, client: int, run: str | None = None) -> Folder:
     """The folder of a client in the given run, by default its newest."""
-    found = [path for path in root.glob("*/client-*") if path == client_folder(root, path.parent.name, client)]
-    chosen = [path for path in found if run in (None, path.parent.name)]
+    found = {}
+    for name in Folder(root).names():
+        path = client_folder(root, name, client).path
+        if path.is_dir():
+            found[name] = path.stat().st_mtime
+    chosen = [name for name in found if run in (None, name)]
     if not chosen:
-        runs = ", ".join(sorted(path.parent.name for path in found)) or "none"
+        runs = ", ".join(found) or "none"
         raise SettingError(f"{root}: the store has no model of client {client} for this run; its runs: {runs}")
-    return max(chosen, key=lambda path: path.stat().st_mtime)
+    return client_folder(root, max(chosen, key=lambda name: found[name]), client)
 
 
 @dataclass(frozen=True)
@@ -174,50 +188,56 @@ class StoredModel:
     received: State  # the broadcast that its method predicts with
 
 
-def stored_model(folder: Path, which: Literal["best", "last"]) -> StoredModel:
+def stored_model(folder: Folder, which: Literal["best", "last"]) -> StoredModel:
     """The model in a client's folder: after the last round it trained in, or after the best round of the run."""
     if which == "best":
         round = _best_round(folder)
         if round is None:
             raise RunError(
-                f"{folder}: the coordinator has not named a best round yet; take the model of the last round, "
+                f"{folder.path}: the coordinator has not named a best round yet; take the model of the last round, "
                 "--which last"
             )
-        path = folder / f"best-{round:06d}.safetensors"
-        if not path.exists():
+        name = f"best-{round:06d}.safetensors"
+        if folder.status(name) is None:
             raise RunError(
-                f"{folder}: the client had not trained by the best round, {round}; take the model of the last round, "
-                "--which last"
+                f"{folder.path}: the client had not trained by the best round, {round}; take the model of the last "
+                "round, --which last"
             )
     else:
         files = _round_files(folder)
         if not files:
-            raise RunError(f"{folder}: no model found; the client has not finished a round")
-        round, path = list(files.items())[-1]
-    tensors, about = _read(path)
+            raise RunError(f"{folder.path}: no model found; the client has not finished a round")
+        round, name = list(files.items())[-1]
+    tensors, about = _read(folder, name)
+    *_, run, client = folder.way
+    if (about.get("run"), f"client-{int(about.get('client', -1)):06d}") != (run, client):
+        raise RunError(f"{folder.path / name}: belongs to another run or client; restore it from a copy")
     return StoredModel(about["run"], round, _part(tensors, _STATE), _part(tensors, _RECEIVED))
 
 
-def _best_round(folder: Path) -> int | None:
+def _best_round(folder: Folder) -> int | None:
+    """The round that the coordinator has named the best; None before it has named one."""
+    if folder.status(_BEST) is None:
+        return None
+    named = read_sealed(folder, _BEST, of=folder.way[-2], remedy="the coordinator's next request writes it again")
+    return int(named["round"])
+
+
+def _round_files(folder: Folder, kind: str = "round") -> dict[int, str]:
+    found = ((name, _NAME.fullmatch(name)) for name in folder.names() if name.startswith(kind))
+    return dict(sorted((int(match[1]), name) for name, match in found if match is not None))
+
+
+def _read(folder: Folder, name: str) -> tuple[State, dict[str, str]]:
+    path = folder.path / name
     try:
-        return int(json.loads((folder / _BEST).read_text(encoding="utf-8"))["round"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return None  # none yet, or damaged: the next request names it again
-
-
-def _round_files(folder: Path, kind: str = "round") -> dict[int, Path]:
-    found = ((path, _NAME.fullmatch(path.name)) for path in folder.glob(f"{kind}-*.safetensors"))
-    return dict(sorted((int(match[1]), path) for path, match in found if match is not None))
-
-
-def _read(path: Path) -> tuple[State, dict[str, str]]:
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
+        with folder.held(name, LARGEST_STATE) as held, safetensors.safe_open(held, framework="pt") as file:
             about: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (OSError, safetensors.SafetensorError) as error:
+            sound = about.pop(_DIGEST, None) == _digest(tensors, about)
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise RunError(f"{path}: cannot be read ({error}); restore it from a copy") from error
-    if about.pop(_DIGEST, None) != _digest(tensors, about):
+    if not sound:
         raise RunError(f"{path}: corrupted, its digest differs; restore it from a copy")
     return tensors, about
 

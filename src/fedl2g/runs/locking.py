@@ -1,0 +1,54 @@
+"""The lock of a run directory: held while a process works on the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fedl2g.errors import RunError
+from fedl2g.folder import Folder
+
+FILE = "lock"
+_A_MOMENT = 0.3  # seconds: `is_locked` holds the lock for a moment
+
+
+@contextmanager
+def locked(folder: Folder, wait: float = 0.0) -> Iterator[None]:
+    """Lock the folder against other processes; waits up to `wait` seconds for the lock."""
+    import filelock
+
+    found = folder.status(FILE)
+    if found is not None and (found.st_size or found.st_nlink > 1 or not folder.is_file(FILE)):
+        raise RunError(f"{folder.path / FILE}: not an empty file of its own; expected one; remove it")
+    lock = filelock.FileLock(folder.path / FILE, timeout=max(wait, _A_MOMENT))
+    try:
+        lock.acquire()
+    except filelock.Timeout as error:
+        raise RunError(
+            f"{folder.path}: in use by another process; wait for it to end, or choose another --out"
+        ) from error
+    except OSError as error:
+        raise RunError(
+            f"{folder.path}: cannot be written ({error.strerror}); make it writable, or choose another --out"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_locked(folder: Folder) -> bool:
+    """Whether a process holds the lock now."""
+    import filelock
+
+    if not folder.is_file(FILE):
+        return False
+    lock = filelock.FileLock(folder.path / FILE, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        return True
+    except OSError:  # not ours to lock: a directory that cannot be written
+        return False
+    lock.release()
+    return False
