@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tiny import TINY
 
+from forging import reseal
+
 READING = {
     "resume": ("resume", "run", "--quiet"),
     "show": ("show", "run"),
@@ -24,6 +26,7 @@ def stranger(fedl2g: Any, tmp_path: Path) -> Path:
     assert fedl2g("run", *TINY, "--method", "local", "--out", "run").code == 0
     file = tmp_path / "run" / "experiment.toml"
     file.write_text(file.read_text().replace('"small_cnn"', '"stranger:network"'))
+    reseal(tmp_path / "run")
     (tmp_path / "stranger.py").write_text("open('imported', 'w').close()\n")
     return tmp_path
 
