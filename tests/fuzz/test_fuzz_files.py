@@ -339,5 +339,5 @@ def test_json_that_is_not_a_record_is_a_value_error() -> None:
     for _ in range(500):
         values = strange(draw)
         if not isinstance(values, dict) or "round" not in values:
-            with pytest.raises(ValueError, match="validation error|out of range"):
+            with pytest.raises(ValueError, match=r"validation error|out of range"):
                 RoundRecord.from_dict(values)
