@@ -136,9 +136,11 @@ def test_a_file_with_all_settings_and_one_with_few_words_are_one_group(tmp_path:
         fedl2g.run(experiment, tmp_path / f"s{seed}")
     words = 'method = "local"\nseed = 1\nsamples = 60\nclients = 2\nrounds = 1\nmodels = "small_cnn"\n'
     (tmp_path / "s1" / "experiment.toml").write_text(f'{words}sampler = "uniform"\naggregation = "mean"\n')
+    reseal(tmp_path / "s1")
     (group,) = group_runs(read_runs([tmp_path]))
     assert (group.label, [run.seed for run in group.runs]) == ("local", [0, 1])
     (tmp_path / "s1" / "experiment.toml").write_text(f"{words}[replies]\nminimum = 2\n[execution]\nworkers = 7\n")
+    reseal(tmp_path / "s1")
     assert [group.label for group in group_runs(read_runs([tmp_path]))] == ["local", "local, replies.minimum=2"]
 
 
