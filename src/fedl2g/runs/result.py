@@ -66,11 +66,11 @@ class RunResult:
         Checked without pydantic: building its validator takes longer than everything else in `fedl2g list`.
         """
         kinds = _kinds()
-        require_bounded(values)
         missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in values]
         wrong = [name for name, value in values.items() if name not in kinds or not _fits(value, kinds[name])]
         if missing or wrong:
             raise ValueError(f"{(missing + wrong)[0]!r} is missing, unknown or of the wrong type")
+        require_bounded(values)
         return cls(**{"test_accuracy": values["best_accuracy"], **values})
 
 
