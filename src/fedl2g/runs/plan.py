@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterable
@@ -63,7 +64,7 @@ def read_plan(folder: Path) -> Plan:
     path = folder / PLAN
     values = read_sealed(Folder(folder), PLAN, limit=_LIMIT, remedy=_REMEDY)
     try:
-        runs = _reader().validate_python(values)["runs"]
+        runs = _reader().validate_json(json.dumps(values))["runs"]  # strict mode builds dataclasses from JSON alone
     except (ValueError, KeyError) as error:
         raise RunError(f"{path}: cannot be read (not a plan); {_REMEDY}") from error
     return Plan(folder, tuple(runs), read_failures(folder))
