@@ -38,7 +38,7 @@ test-slow: $(TESTS)
 test-deployment: $(TESTS)
 	$(BIN)/python -m pytest -m deployment tests/flower
 
-# Random kills, full disks, signals, flipped bits and hostile directories; prints what it counted. Under 15 minutes.
+# Random kills, full disks, signals, flipped bits and hostile directories; prints what it counted.
 test-faults: $(TESTS)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m faults
 
