@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from fedl2g.round.record import RoundRecord
-from fedl2g.runs.directory import _FORMAT, RunDirectory
+from fedl2g.runs.directory import FORMAT, RunDirectory
 from fedl2g.runs.metrics import Metrics
 from fedl2g.seals import digest, sealed
 
 DESCRIBED = ("experiment.toml", "partition.json", "environment.json")
 ABOUT: dict[str, Any] = {
-    "format": _FORMAT,
+    "format": FORMAT,
     "id": "0" * 32,
     **dict.fromkeys(("method", "dataset", "partition", "models", "fingerprint", "dataset_fingerprint"), "x"),
     "clients": 3,

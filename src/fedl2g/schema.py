@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal, get_args
 
 Kind = Literal["image", "signal", "table", "text"]
@@ -15,7 +16,8 @@ PLURALS = {"image": "images", "signal": "signals", "table": "rows of a table", "
 VOCABULARY = 1 << 14
 """Of hashed texts: words share ids at random beyond it; id 0 is padding."""
 
-_MAX_SIZE = 2**31
+_MAX_NUMBERS = 2**27  # of one sample; a photograph of 44 megapixels
+_MAX_VOCABULARY = 2**31
 _MAX_NAMES = 100_000
 _NUMBER = "number"
 _DIMENSIONS = {"image": 3, "signal": 2, "table": 1, "text": 1}
@@ -49,14 +51,16 @@ class Schema:
         if self.kind not in KINDS:
             raise ValueError(f"kind: {self.kind!r} is not known; expected one of {', '.join(KINDS)}")
         wanted = _DIMENSIONS[self.kind]
-        if len(self.shape) != wanted or not all(type(n) is int and 0 < n < _MAX_SIZE for n in self.shape):
+        if len(self.shape) != wanted or not all(type(n) is int and n > 0 for n in self.shape):
             raise ValueError(f"shape: {self.shape} is not the shape of one sample of kind {self.kind}")
+        if prod(self.shape) > _MAX_NUMBERS:
+            raise ValueError(f"shape: {self.shape} has too many numbers; expected at most {_MAX_NUMBERS} in a sample")
         if (self.kind == "table") != bool(self.columns) or (self.columns and len(self.columns) != self.shape[0]):
             raise ValueError(f"columns: {len(self.columns)} of them do not fit the kind {self.kind} and its shape")
         for name, times in Counter(column.name for column in self.columns).most_common(1):
             if times > 1:
                 raise ValueError(f"columns: {name!r} is there {times} times; expected one name for each column")
-        if (self.kind == "text") != (self.vocabulary > 1) or self.vocabulary >= _MAX_SIZE:
+        if (self.kind == "text") != (self.vocabulary > 1) or self.vocabulary >= _MAX_VOCABULARY:
             raise ValueError(f"vocabulary: {self.vocabulary} does not fit the kind {self.kind}")
 
     def __str__(self) -> str:

@@ -543,7 +543,8 @@ def same_predictions(out: Path, half: Any, images: torch.Tensor) -> dict[str, An
             parameter.zero_()
         model.load_state_dict(safetensors.torch.load_file(out / "weights.safetensors"))
         assert torch.equal(model(images / 127.5 - 1.0)[1], own)
-        exported = load_program(out / "model.pt2")
+        with (out / "model.pt2").open("rb") as file:
+            exported = load_program(file)
         session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
         for number in (1, len(images)):
             assert torch.allclose(exported(images[:number]), expected[:number], atol=1e-5)

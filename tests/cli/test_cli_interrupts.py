@@ -121,6 +121,7 @@ def test_the_first_ends_after_the_round_with_a_checkpoint(press: Callable[..., P
     assert "a checkpoint was written; continue with `fedl2g resume 'a run'`" in err.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["workers", pytest.param("flower", marks=pytest.mark.deployment)])
 def test_the_second_ends_all_processes_in_the_middle_of_a_round(
     engine: str, press: Callable[..., Pressed], tmp_path: Path
@@ -144,6 +145,7 @@ def test_ctrl_c_while_workers_start_leaves_no_traceback(press: Callable[..., Pre
     assert command.children() == []
 
 
+@pytest.mark.slow
 def test_a_comparison_in_subprocesses_stops_in_order_and_says_how_to_go_on(
     press: Callable[..., Pressed], tmp_path: Path
 ) -> None:
@@ -158,6 +160,7 @@ def test_a_comparison_in_subprocesses_stops_in_order_and_says_how_to_go_on(
     assert command.children() == []
 
 
+@pytest.mark.slow
 def test_the_second_stops_a_comparison_in_subprocesses_at_once(press: Callable[..., Pressed], tmp_path: Path) -> None:
     long_round = ("--set", "local_epochs=5000", "--methods", "local,fedproto", "--jobs", "2", "--out", "both")
     command = press("compare", *ENDLESS, *long_round)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import pickle
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -19,16 +22,23 @@ from fedl2g.datasets import load_dataset
 HEADER = ["input", "class", *(f"score {digit}" for digit in range(10))]
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kept") / "model"
+
+
 @pytest.fixture
-def model(fedl2g: Any, tmp_path: Path) -> Path:
+def model(fedl2g: Any, tmp_path: Path, kept: Path) -> Path:
     """The exported model of a client of FedProto: its prediction compares distances, which ONNX cannot."""
-    assert fedl2g("run", *TINY, "--method", "fedproto", "--out", "run").code == 0
-    exported = fedl2g("export", "run", "--client", "0", "--out", "model")
-    assert exported.code == 0
-    assert exported.err == ""  # no warning of a library
-    files = ("weights.safetensors", "model.torchscript", "model.pt2", "model.onnx", "model.json")
-    assert exported.out.splitlines()[-1] == "wrote " + ", ".join(f"model/{name}" for name in files)
-    return tmp_path / "model"
+    if not kept.exists():
+        assert fedl2g("run", *TINY, "--method", "fedproto", "--out", "run").code == 0
+        exported = fedl2g("export", "run", "--client", "0", "--out", "model")
+        assert exported.code == 0
+        assert exported.err == ""  # no warning of a library
+        files = ("weights.safetensors", "model.torchscript", "model.pt2", "model.onnx", "model.json")
+        assert exported.out.splitlines()[-1] == "wrote " + ", ".join(f"model/{name}" for name in files)
+        shutil.move(tmp_path / "model", kept)
+    return Path(shutil.copytree(kept, tmp_path / "model"))
 
 
 def rows(text: str) -> list[list[str]]:
@@ -80,7 +90,56 @@ def test_what_cannot_be_predicted_is_one_sentence(fedl2g: Any, model: Path, tmp_
         assert sentence in refused.sentence
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
         archive.writestr("other/data.txt", "nothing of ours")
-    whole = (model / "model.pt2").read_bytes()
-    for damaged in (b"damaged", b"", whole[: len(whole) // 2], (tmp_path / "other.zip").read_bytes()):
-        (model / "model.pt2").write_bytes(damaged)
-        assert "model.pt2: cannot be read" in fedl2g("predict", "model", "grey.npy").sentence
+    for program, trust in (("model.onnx", ()), ("model.pt2", ("--trust",))):
+        whole = (model / program).read_bytes()
+        for damaged in (b"damaged", b"", whole[: len(whole) // 2], (tmp_path / "other.zip").read_bytes()):
+            (model / program).write_bytes(damaged)
+            said = fedl2g("predict", "model", "grey.npy", *trust)
+            assert f"{program}: cannot be read" in said.sentence
+    (model / "model.onnx").unlink()
+    assert "model.onnx: is missing; pip install 'fedl2g[onnx]'" in fedl2g("predict", "model", "grey.npy").sentence
+
+
+class Evil:
+    """What a pickle can do to whoever opens it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (exec, ("import pathlib; pathlib.Path('touched').touch()",))
+
+
+def test_a_program_that_holds_code_runs_with_trust_only(fedl2g: Any, model: Path, tmp_path: Path) -> None:
+    images = np.asarray(load_dataset("digits", samples=160).inputs[:2]).transpose(0, 2, 3, 1)
+    np.save(tmp_path / "images.npy", images)
+    with_onnx = rows(fedl2g("predict", "model", "images.npy").out)
+    with_torch = rows(fedl2g("predict", "model", "images.npy", "--trust").out)
+    assert [row[:2] for row in with_torch] == [row[:2] for row in with_onnx]
+    with zipfile.ZipFile(model / "model.pt2") as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    inputs = [name for name in entries if name.endswith("sample_inputs/model.pt")]
+    assert inputs, "where torch keeps a pickle has changed: look at what it reads now"
+    with zipfile.ZipFile(model / "model.pt2", "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(name, pickle.dumps(Evil()) if name in inputs else content)
+    assert fedl2g("predict", "model", "images.npy").code == 0
+    assert not (tmp_path / "touched").exists()
+    fedl2g("predict", "model", "images.npy", "--trust")
+    assert (tmp_path / "touched").exists(), "the attack has become harmless: is --trust still needed?"
+
+
+def test_a_model_of_somebody_else_is_read_as_data(fedl2g: Any, model: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", np.zeros((2, 32, 32, 3), np.uint8))
+    about = json.loads((model / "model.json").read_text())
+    for changed, sentence in (
+        ({"classes": ["\x1b[2J"] * 10}, "holds control characters"),
+        ({"classes": ["a"]}, "has 1 classes, and the program gives [2, 10] scores"),
+        ({"schema": {"kind": "image", "shape": [3, 10**9, 10**9]}}, "model.json: cannot be read"),
+        ({"schema": 3}, "model.json: cannot be read"),
+        ({"type": "float7"}, "fedl2g"),
+    ):
+        (model / "model.json").write_text(json.dumps({**about, **changed}))
+        said = fedl2g("predict", "model", "images.npy")
+        assert (said.code, said.out) == (2, ""), changed
+        assert sentence in said.sentence
+    (model / "model.json").unlink()
+    (model / "model.json").symlink_to("/dev/zero")
+    assert "expected a regular file" in fedl2g("predict", "model", "images.npy").sentence

@@ -99,6 +99,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator is told")
 def test_a_process_takes_the_memory_of_a_step_from_the_system_only_once() -> None:
     def pages(**environment: str) -> tuple[str, int]:

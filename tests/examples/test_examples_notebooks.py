@@ -11,6 +11,7 @@ from nbclient import NotebookClient
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["quickstart", "own_method"])
 def test_every_cell_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDL2G_DATA", str(tmp_path / "cache"))

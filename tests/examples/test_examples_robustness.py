@@ -53,6 +53,7 @@ def test_drop_out_is_measured_on_all_clients(example, capsys):
     assert f" {mean:.1f} ± " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_attack_is_measured_on_the_clients_that_are_always_honest(example):
     out, found = example("attack", SHARES=(0, 0.3), RULES=("median",), ATTACKED=("feddistill",))
     for seed in (0, 1):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import random
 import shutil
 import signal
@@ -29,7 +28,7 @@ SEED = 20
 ENGINES = ("inline", "inline", "workers", "flower")  # a kill each, of every experiment
 GONE_SECONDS = 10.0
 _EARLY = 0.2  # of the kills come before the first record
-_LONGER: dict[str, Any] = {"rounds": 4, "participation": 0.75, "execution": {"checkpoint_every": 1}}
+_LONGER: dict[str, Any] = {"rounds": 8, "participation": 0.75, "execution": {"checkpoint_every": 1}}
 _OPTIONS = {
     "name": "fedl2g-l",
     "quiz": "rotating",
@@ -132,13 +131,13 @@ def _killed(experiment: Experiment, out: Path, times: _Times, draw: random.Rando
         if not early:
             _wait(lambda process=process: _recorded(out) or not process.is_alive())  # type: ignore[misc]
         process.join(moment * (times.before if early else times.rounds))
-        if process.is_alive():
+        children = children_of(process.pid)
+        process.kill()
+        process.join()
+        if process.exitcode == -signal.SIGKILL:
             break
-        moment *= 0.8  # it was faster than the undisturbed one
-    children = children_of(process.pid)
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+        assert process.exitcode == 0
+        moment *= 0.8  # it was faster than the undisturbed one, and is tried again
     _wait(lambda: not any(map(is_running, children)), GONE_SECONDS)
     return len(children)
 

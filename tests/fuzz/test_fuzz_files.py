@@ -78,7 +78,7 @@ def _without_none(values: Any) -> Any:
 def test_experiment_files(tmp_path: Path) -> None:
     """What is accepted can be written and read back to the same experiment."""
     draw, fuzz = random.Random(4), Fuzz()
-    for _ in range(2500):
+    for _ in range(1200):
         text = _toml(draw)
         fuzz(
             lambda text=text: Experiment.from_toml(text),  # type: ignore[misc]
@@ -86,17 +86,17 @@ def test_experiment_files(tmp_path: Path) -> None:
             text,
         )
     path = tmp_path / "experiment.toml"
-    for _ in range(300):
+    for _ in range(150):
         path.write_bytes(draw.randbytes(draw.randrange(80)))
         fuzz(lambda: Experiment.from_file(path), lambda e: isinstance(e, Experiment))
-    for _ in range(700):
+    for _ in range(350):
         text = spoiled_text(draw, draw.choice(["rounds=5", "method.server_lr=1", "noise.std=0.1", "models=[1,2]"]))
         fuzz(
             lambda text=text: Experiment(**_dotted(text)),  # type: ignore[misc]
             lambda e: Experiment.from_toml(e.to_toml()) == e,
             text,
         )
-    fuzz.finish(3500, refused=0.5)
+    fuzz.finish(1700, refused=0.5)
 
 
 def _dotted(text: str) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def test_metrics_files(tmp_path: Path) -> None:
     draw, fuzz = random.Random(5), Fuzz()
     run = RunDirectory(reseal(tmp_path))
     sound = [line_of(tmp_path, {**RECORD.to_dict(), "round": number}) for number in range(3)]
-    for _ in range(2000):
+    for _ in range(1000):
         how = draw.random()
         if how < 0.6:
             line = line_of(tmp_path, replaced(draw, json.loads(sound[1].partition(b', "digest"')[0] + b"}")))
@@ -148,7 +148,7 @@ def test_metrics_files(tmp_path: Path) -> None:
             line = draw.randbytes(draw.randrange(1, 100)).replace(b"\n", b" ") + b"\n"
         run.metrics.write_bytes(sound[0] + line + sound[2])
         fuzz(run.history, lambda history: len(history) == 3 and all(map(_typed, history)), line)
-    fuzz.finish(2000, refused=0.5)
+    fuzz.finish(1000, refused=0.5)
     run.metrics.unlink()
     assert run.history() == []
     run.metrics.mkdir()
@@ -258,7 +258,7 @@ def test_checkpoints(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         )
 
     assert same(restore())
-    for _ in range(900):
+    for _ in range(450):
         server_file.write_bytes(data)
         how = draw.random()
         if how < 0.3:  # a fault: nobody makes the digests again
@@ -293,7 +293,7 @@ def test_checkpoints(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
             _seal(state_file, {**sealed["state"], "files": files})
             fuzz(restore, _usable, name)
         state_file.write_text(json.dumps(sealed))
-    fuzz.finish(900, refused=0.7)
+    fuzz.finish(450, refused=0.7)
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,9 @@ def test_an_upload_made_of_one_sample_gives_it_away(method: str) -> None:
     assert tried > 5
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=[pytest.mark.slow] * (name == "fedl2g-f")) for name in METHODS]
+)
 def test_an_upload_that_has_nothing_to_do_with_the_samples_is_a_guess(method: str) -> None:
     half, vectors, sent = _half(method)
     client, width = half.client, half.client.task.classes if _in_logits(half) else half.client.task.feature_dim

@@ -183,8 +183,10 @@ TRAINED = {
 
 
 @pytest.mark.usefixtures("kept_workers")
-@pytest.mark.parametrize("optimizer", [{"name": "adamw", "weight_decay": 0.01}, {"momentum": 0.9}])
-@pytest.mark.parametrize("method", ["fedl2g-f", "fedmrl"])
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [("fedl2g-f", {"name": "adamw", "weight_decay": 0.01}), ("fedmrl", {"momentum": 0.9})],
+)
 def test_the_same_bits_on_workers_with_little_memory_and_after_an_interruption(
     method: str, optimizer: dict[str, Any], tiny: Tiny, outcome: Outcome, tmp_path: Path
 ) -> None:

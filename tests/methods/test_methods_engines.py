@@ -104,7 +104,7 @@ def interrupted_and_resumed(setup: Setup, folder: Path) -> Federation:
 
 
 @pytest.mark.usefixtures("kept_workers")
-@pytest.mark.parametrize("method", ["fedl2g-l", "fedl2g-f"])
+@pytest.mark.parametrize("method", ["fedl2g-l", pytest.param("fedl2g-f", marks=pytest.mark.slow)])
 def test_fedl2g_with_each_option_gives_the_same_bits_on_workers_and_after_an_interruption(
     method: str, tmp_path: Path
 ) -> None:

@@ -36,7 +36,8 @@ def test_every_name_of_the_catalog_has_a_builder() -> None:
     assert set(architectures.BUILDERS | small.BUILDERS) == set(OF_IMAGES)
 
 
-@pytest.mark.parametrize("image_shape", [(3, 32, 32), (3, 64, 64), (1, 28, 28), (1, 28, 40)])
+@pytest.mark.parametrize("image_shape", [pytest.param((3, 32, 32), marks=pytest.mark.slow), (3, 64, 64),
+                                         pytest.param((1, 28, 28), marks=pytest.mark.slow), (1, 28, 40)])  # fmt: skip
 @pytest.mark.parametrize("name", OF_IMAGES)
 def test_shapes_for_all_image_shapes(name: str, image_shape: tuple[int, int, int]) -> None:
     model = on_meta(name, image_shape)

@@ -67,12 +67,16 @@ def printed(method: str) -> tuple[float, float]:
     return row["up_mb"], row["down_mb"]
 
 
-@pytest.mark.parametrize("method", ["lg-fedavg", "fedgh", "fml", "feddistill", "fedproto"])
+@pytest.mark.parametrize(
+    "method", ["lg-fedavg", "fedgh", pytest.param("fml", marks=pytest.mark.slow), "feddistill", "fedproto"]
+)
 def test_agrees_with_the_paper_within_three_percent(method: str, settings: dict[str, object], tmp_path: Path) -> None:
     assert measured(settings, method, tmp_path / "run") == pytest.approx(printed(method), rel=0.03)
 
 
-@pytest.mark.parametrize(("method", "up"), [("fedl2g-l", 0.057), ("fedl2g-f", 0.29)])
+@pytest.mark.parametrize(
+    ("method", "up"), [("fedl2g-l", 0.057), pytest.param("fedl2g-f", 0.29, marks=pytest.mark.slow)]
+)
 def test_fedl2g_sends_fewer_rows_up_than_the_paper_says(
     method: str, up: float, settings: dict[str, object], tmp_path: Path
 ) -> None:
@@ -85,6 +89,7 @@ def test_fedl2g_sends_fewer_rows_up_than_the_paper_says(
     assert up * 0.7 < ours[0] < printed(method)[0] / 3
 
 
+@pytest.mark.slow
 def test_fedmrl_sends_a_smaller_auxiliary_model_than_the_paper_says(
     settings: dict[str, object], tmp_path: Path
 ) -> None:

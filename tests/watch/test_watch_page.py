@@ -44,11 +44,11 @@ def copied(folder: Path, target: Path) -> Path:
 
 
 def follower_of(path: Path) -> Follower:
-    return Follower(Watched(path), period=0)
+    return Follower(Watched(path), period=0, rest=0)
 
 
 def changed(follower: Follower, before: State) -> State:
-    """The state after a change of the files; a follower waits longer the longer its last look took."""
+    """The state after a change of the files."""
     deadline = time.monotonic() + 180
     while (found := follower.state()).version == before.version:
         assert time.monotonic() < deadline, "the change was not seen"

@@ -241,14 +241,17 @@ def export_model(
 @click.option(
     "--text", help="The columns of a table that hold the texts, separated by commas; as in training if absent."
 )
-def predict_classes(model: Path, source: Path, out: Path | None, text: str | None) -> None:
+@click.option(
+    "--trust", is_flag=True, help="Run the model's torch program, which can hold any code, instead of the ONNX one."
+)
+def predict_classes(model: Path, source: Path, out: Path | None, text: str | None, trust: bool) -> None:
     """Predict the classes of samples with an exported model, as CSV: the class and the score of every class."""
     from fedl2g.datasets.tables import listed
     from fedl2g.deploy.predict import open_model, predict, write_csv
     from fedl2g.files import reason_of, replacing
     from fedl2g.schema import PLURALS
 
-    opened = open_model(model)
+    opened = open_model(model, trust=trust)
     if text is not None:
         opened = replace(opened, form=replace(opened.form, text=listed(text)))
     if out is None:

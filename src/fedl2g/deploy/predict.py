@@ -13,11 +13,15 @@ from zipfile import BadZipFile
 
 import torch
 
-from fedl2g.deploy.programs import PROGRAM, load_program
+from fedl2g.deploy.programs import ONNX, PROGRAM, has_onnx_runtime, load_onnx, load_program
 from fedl2g.deploy.samples import Form, read_samples
 from fedl2g.errors import RunError
 from fedl2g.files import reason_of
+from fedl2g.folder import GIB, Folder
 from fedl2g.schema import Schema, image_schema
+from fedl2g.seals import require_plain_text
+
+_LARGEST = 2 * GIB  # bytes; no ONNX file is larger
 
 
 @dataclass(frozen=True)
@@ -29,20 +33,31 @@ class ExportedModel:
     form: Form
 
 
-def open_model(folder: Path) -> ExportedModel:
-    """Open an exported model."""
-    about = folder / "model.json"
+def open_model(folder: Path, *, trust: bool = False) -> ExportedModel:
+    """Open an exported model: its ONNX program, which only computes, or with `trust` its torch.export program."""
+    found = Folder(folder)
     try:
-        described = json.loads(about.read_text(encoding="utf-8"))
+        described = json.loads(found.text("model.json"))
+        require_plain_text(folder / "model.json", described)
         classes, form = [str(name) for name in described["classes"]], _form(described)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"cannot be read ({reason_of(error)}); expected a folder written by `fedl2g export`"
+        raise RunError(f"{folder / 'model.json'}: {reason}") from error
+    program = PROGRAM if trust else ONNX
+    if not trust and not (has_onnx_runtime() and found.is_file(ONNX)):
+        why = "is missing" if has_onnx_runtime() else "needs the package onnxruntime"
         raise RunError(
-            f"{about}: cannot be read ({reason_of(error)}); expected a folder written by `fedl2g export`"
-        ) from error
+            f"{folder / ONNX}: {why}; pip install 'fedl2g[onnx]' and export the model again; or, if you trust who made "
+            f"it, --trust runs {PROGRAM}, which can hold any code"
+        )
     try:
-        run = load_program(folder / PROGRAM)
+        if trust:
+            with found.opened(PROGRAM, _LARGEST) as file:
+                run = load_program(file)
+        else:
+            run = load_onnx(found.read(ONNX, _LARGEST))
     except (OSError, RuntimeError, ValueError, LookupError, AssertionError, BadZipFile) as error:
-        raise RunError(f"{folder / PROGRAM}: cannot be read ({reason_of(error)}); export the model again") from error
+        raise RunError(f"{folder / program}: cannot be read ({reason_of(error)}); export the model again") from error
     return ExportedModel(run, classes, form)
 
 
@@ -59,7 +74,15 @@ def predict(model: ExportedModel, source: Path) -> Iterator[tuple[str, list[floa
     named = iter(names)
     taken = torch.int64 if model.form.inputs.kind == "text" else torch.float32
     for batch in batches:
-        scores = model.run(torch.from_numpy(batch).to(taken))
+        try:
+            scores = model.run(torch.from_numpy(batch).to(taken))
+        except (ValueError, RuntimeError, AssertionError) as error:
+            raise RunError(f"{source}: the model does not take its samples ({reason_of(error)})") from error
+        if scores.shape != (len(batch), len(model.classes)):
+            raise RunError(
+                f"model.json: has {len(model.classes)} classes, and the program gives {list(scores.shape)} scores for "
+                f"{len(batch)} samples; export the model again"
+            )
         yield from zip(named, scores.tolist(), strict=False)
 
 

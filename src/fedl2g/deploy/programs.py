@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -49,10 +50,10 @@ def write_programs(predictor: nn.Module, samples: Tensor, name: str, folder: Pat
     return written
 
 
-def load_program(path: Path) -> Callable[[Tensor], Tensor]:
-    """Load a program written by `write_programs`."""
+def load_program(file: BinaryIO) -> Callable[[Tensor], Tensor]:
+    """Load a torch.export program of `write_programs`; whoever wrote the file decides what this process does."""
     with _silent():
-        program = torch.export.load(path).module()
+        program = torch.export.load(file).module()
 
     def run(samples: Tensor) -> Tensor:
         with torch.no_grad():
@@ -60,6 +61,34 @@ def load_program(path: Path) -> Callable[[Tensor], Tensor]:
             return scores
 
     return run
+
+
+def load_onnx(content: bytes) -> Callable[[Tensor], Tensor]:
+    """Load an ONNX program of `write_programs`; it can compute and do nothing else.
+
+    ValueError if it is none, and later for samples that it does not take.
+    """
+    import onnxruntime
+
+    try:
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        (taken,) = session.get_inputs()
+    except Exception as error:  # its errors have no class in common
+        raise ValueError("not an ONNX program") from error
+
+    def run(samples: Tensor) -> Tensor:
+        try:
+            (scores,) = session.run([_OUTPUT], {taken.name: samples.numpy()})
+            return torch.from_numpy(np.asarray(scores))
+        except Exception as error:
+            raise ValueError(str(error)) from error
+
+    return run
+
+
+def has_onnx_runtime() -> bool:
+    """Whether the package that runs ONNX programs is installed."""
+    return importlib.util.find_spec("onnxruntime") is not None
 
 
 def _write_program(program: torch.export.ExportedProgram, path: Path, samples: Tensor, expected: Tensor) -> Path:

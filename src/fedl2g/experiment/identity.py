@@ -10,17 +10,6 @@ from typing import Any
 SITES = "sites"
 """The dataset name and fingerprint in a deployment, where the data stays at the sites."""
 
-ABSENT: Mapping[str, Any] = {
-    "validation_fraction": 0,
-    "feature_dim": 512,
-    "label": None,
-    "text": None,
-    "ignore": None,
-    "amp": "off",
-}
-"""Settings that came later, with the values that leave a fingerprint as it was before them."""
-TABLES_SINCE = ("optimizer", "schedule", "augment")
-"""Tables that came later: only what differs from their defaults is part of a fingerprint."""
 _EXCLUDED = ("execution",)  # tables whose settings change no number
 
 

@@ -44,18 +44,9 @@ def choices_of(experiment: Experiment) -> Choices:
 
 
 def resolved(settings: Mapping[str, Any], choices: Choices) -> dict[str, Any]:
-    """The settings (a dump) with the choices in place of the protocol's name: equal choices are equal experiments.
-
-    Choices that were the only ones before protocols existed are written as then, so that older runs can go on.
-    """
-    found = {name: value for name, value in settings.items() if name not in ("protocol", "equal_start")}
-    found["reshuffle"] = choices.reshuffle
-    if choices.equal_start:
-        found["equal_start"] = True
-    if choices.partition_seed == settings["seed"]:
-        del found["partition_seed"]
-    else:
-        found["partition_seed"] = choices.partition_seed
+    """The settings (a dump) with the choices in place of the protocol's name: equal choices are equal experiments."""
+    found = {name: value for name, value in settings.items() if name != "protocol"}
+    found |= {name: getattr(choices, name) for name in ("reshuffle", "equal_start", "partition_seed")}
     method = settings["method"]
     if "quiz" in method and method["quiz"] is None:
         found["method"] = {**method, "quiz": choices.quiz}

@@ -310,11 +310,6 @@ class Experiment(BaseModel):
         settings = {**dumped, "sampler": self.sampler_name, "rounds": rounds}
         if self.layout != "auto":  # resolved, so that a changed table gives another fingerprint
             settings["layout"] = sorted(self.channels_last)
-        for name, absent in identity.ABSENT.items():  # so that runs from before these settings can go on
-            if settings[name] == absent:
-                del settings[name]
-        given = self.model_dump(mode="json", include=set(identity.TABLES_SINCE), exclude_defaults=True)
-        settings = {n: given.get(n, v) for n, v in settings.items() if n not in identity.TABLES_SINCE or n in given}
         return identity.fingerprint(settings)
 
     def to_toml(self) -> str:

@@ -9,11 +9,8 @@ checkpoints have digests of their own; those of the metrics and the result cover
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import secrets
-import time
 import tomllib
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -22,23 +19,23 @@ from typing import TYPE_CHECKING, Any
 
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment.identity import SITES
-from fedl2g.files import appearing, quoted, reason_of
+from fedl2g.files import quoted, reason_of
 from fedl2g.folder import MIB, SMALL, Folder
-from fedl2g.privacy.noise_key import check_key, key_fingerprint
+from fedl2g.privacy.noise_key import check_key
 from fedl2g.references import load_plugin, loaded_plugins, references_in, require_trust
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.deployed import how_to_continue
 from fedl2g.runs.locking import is_locked, locked
 from fedl2g.runs.metrics import FILE, Metrics
 from fedl2g.runs.result import RunResult
-from fedl2g.seals import check_seal, damaged, digest, read_json, read_sealed, require_plain_text, sealed, write_sealed
+from fedl2g.seals import check_seal, damaged, digest, read_json, read_sealed, require_plain_text, write_sealed
 
 if TYPE_CHECKING:
     from fedl2g.datasets import Partition
     from fedl2g.experiment import Experiment
     from fedl2g.setup import Setup
 
-_FORMAT = 3
+FORMAT = 3
 _ABOUT_TYPES = {
     **dict.fromkeys(("method", "dataset", "partition", "models", "fingerprint", "dataset_fingerprint", "created"), str),
     **dict.fromkeys(("clients", "rounds", "seed"), int),
@@ -64,43 +61,9 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, setup: Setup) -> RunDirectory:
         """Create a run directory atomically. It is trusted: the user named the code in it."""
-        from fedl2g.runs.environment import describe_environment
+        from fedl2g.runs.creation import write_new
 
-        experiment = setup.experiment
-        files = {
-            "experiment.toml": experiment.to_toml(),
-            "partition.json": setup.partition.to_json(),
-            "environment.json": json.dumps(describe_environment(), indent=2),
-        }
-        about = {
-            "format": _FORMAT,
-            "id": secrets.token_hex(16),
-            "method": experiment.method.name,
-            "dataset": experiment.dataset,
-            "partition": experiment.partition,
-            "models": experiment.models,
-            "clients": experiment.clients,
-            "rounds": experiment.rounds,
-            "seed": experiment.seed,
-            "fingerprint": experiment.fingerprint,
-            "dataset_fingerprint": setup.dataset.fingerprint,
-            "plugins": loaded_plugins(),
-            **({"noise_key": key_fingerprint()} if experiment.privacy.on else {}),
-            "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "files": {name: [digest(text.encode())] for name, text in files.items()},
-        }
-        files |= {FILE: "", "run.json": sealed(about)}
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with appearing(path) as partial:
-                for folder in ("checkpoints", "figures"):
-                    (partial / folder).mkdir(parents=True)
-                for name, text in files.items():
-                    (partial / name).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise RunError(
-                f"{path}: the run directory cannot be created ({reason_of(error)}); choose another --out"
-            ) from error
+        write_new(path, setup, FORMAT)
         return cls(path, trusted=True)
 
     @classmethod
@@ -150,10 +113,10 @@ class RunDirectory:
     def about(self) -> dict[str, Any]:
         """The summary of the run (run.json)."""
         about, path = read_json(self.folder, "run.json"), self.path / "run.json"
-        if about.get("format") != _FORMAT:
+        if about.get("format") != FORMAT:
             raise RunError(
                 f"{self.path}: written by another version of fedl2g (format {about.get('format')!r}); expected format "
-                f"{_FORMAT}; open it with the version that wrote it"
+                f"{FORMAT}; open it with the version that wrote it"
             )
         check_seal(path, about)
         wrong = [name for name, kind in _ABOUT_TYPES.items() if type(about.get(name)) is not kind]

@@ -18,7 +18,7 @@ from fedl2g.watch.pace import Pace
 from fedl2g.watch.planned import plan_section
 
 PERIOD = 1.0  # seconds between two looks at the files
-_SHARE = 3  # after a look that took long, wait this many times as long: the runs need the processor
+REST = 3.0  # after a look that took long, wait this many times as long: the runs need the processor
 _FIRST = ("how", "clients")  # what changes with every round stands before what is concluded at the end
 
 
@@ -40,9 +40,10 @@ class State:
 class Follower:
     """Looks at the files at most once a second, and only when asked."""
 
-    def __init__(self, watched: Watched, *, period: float = PERIOD) -> None:
+    def __init__(self, watched: Watched, *, period: float = PERIOD, rest: float = REST) -> None:
         self.watched = watched
         self.period = period
+        self.rest = rest
         self._pace = Pace()
         self._lock = threading.Lock()
         self._stamp: object = None
@@ -61,7 +62,7 @@ class Follower:
                 self._state = self._read(version)
                 self._stamp = stamp
             took = time.monotonic() - started
-            self._next = time.monotonic() + max(self.period, _SHARE * took)
+            self._next = time.monotonic() + max(self.period, self.rest * took)
             return self._state
 
     def _read(self, version: int) -> State:
