@@ -91,11 +91,64 @@ def test_wrong_data_gets_a_short_sentence():
         (lambda: data(pixels()), "labels are missing"),
         (lambda: data(pixels() / 10.0, LABELS), "values from 0 to 25.5; expected fractions 0..1"),
         (lambda: data([pixels()[0], pixels()[0, :4]], [0, 1]), "do not form an array"),
-        (lambda: data([1, 2, 3]), "item 0 of the dataset is not an \\(image, label\\) pair"),
+        (lambda: data([1, 2, 3]), "item 0 of the dataset is not an \\(input, label\\) pair"),
+        (lambda: data(np.zeros((6, 3, 50)), LABELS, kind="sound"), "kind: 'sound' is not known"),
+        (lambda: data(np.zeros((6, 3)), LABELS, kind="signal"), "its signals are of type float64 and shape"),
+        (lambda: data(np.zeros((6, 3)), LABELS, ignore="a"), "text, ignore: they name columns"),
     ):
         with pytest.raises(DataError, match=message) as caught:
             wrong()
         assert len(str(caught.value)) < 300
+
+
+def test_signals_tables_and_texts_are_data_too():
+    signals = np.random.default_rng(0).normal(size=(6, 3, 50))
+    made = data(signals, LABELS, kind="signal", groups=["a", "b", "c"] * 2)
+    assert repr(made) == "<fedl2g data 'data': 6 signals of 3 x 50, 2 classes>"
+    np.testing.assert_array_equal(made.dataset.inputs, signals.astype(np.float32))
+    assert (made.dataset.group_names, made.dataset.group_column) == (("a", "b", "c"), "group")
+    assert data(torch.rand(6, 4), LABELS).dataset.schema.kind == "table"
+    texts = data(["a cat", "a dog", "a cat again", "dogs", "cat", "dog"], ["c", "d"] * 3)
+    assert (texts.dataset.schema.kind, texts.dataset.class_names) == ("text", ("c", "d"))
+    assert load_dataset(texts.settings["dataset"]).schema == texts.dataset.schema
+
+
+def test_a_data_frame_of_columns_is_a_table_or_texts():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "age": [30.0, 40.0, None, 60.0, 70.0, 80.0],
+            "sex": list("fmfmfm"),
+            "number": [f"p{n}" for n in range(6)],
+            "note": ["well", "very ill", "ill", "well", "quite well", "ill"],
+            "hospital": ["north", "south"] * 3,
+            "label": ["well", "ill"] * 3,
+        }
+    )
+    table = data(frame, groups="hospital", ignore=["number", "note"]).dataset
+    assert [column.name for column in table.schema.columns] == ["age", "sex"]
+    assert (table.group_column, table.group_names) == ("hospital", ("north", "south"))
+    assert table.class_names == ("ill", "well")
+    assert data(frame, groups="hospital", ignore=["number", "note"]).dataset.folder == table.folder
+    assert data(frame.assign(age=1.0), groups="hospital", ignore=["number", "note"]).dataset.folder != table.folder
+    notes = data(frame, text="note")
+    assert notes.dataset.schema.kind == "text"
+    assert load_dataset(notes.settings["dataset"]).labels.tolist() == [1, 0] * 3
+    for wrong, message in (
+        (lambda: data(frame, "state"), "label: data has no column 'state'"),
+        (lambda: data(frame, groups="clinic"), "partition: data has no column 'clinic'"),
+        (lambda: data(frame, labels=LABELS), "labels: expected the name of a column"),
+        (lambda: data(frame, class_names=["a"]), "class_names: not for a table"),
+    ):
+        with pytest.raises(DataError, match=message):
+            wrong()
+
+
+def test_a_file_is_named_with_the_columns_of_its_table(tmp_path):
+    (tmp_path / "patients.csv").write_text("age,state\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(8)))
+    found = data(tmp_path / "patients.csv", "state")
+    assert found.settings == {"dataset": str(tmp_path / "patients.csv"), "label": "state"}
+    assert (len(found), found.dataset.classes) == (8, 2)
 
 
 class Net(nn.Module):

@@ -478,7 +478,7 @@ def test_a_new_federation_is_whole(target: str, fedl2g: Any, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--image-shape", "3,16"), "expected channels,height,width"),
+        (("--image-shape", "3,16"), "is not the shape of one sample of kind image"),
         (("--site", "north"), "each once"),
         (("--site", "a b"), "a b"),
         (("--class", 'x"y'), "plain names"),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fedl2g.folder import Folder
+from fedl2g.schema import image_schema
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
@@ -40,7 +41,7 @@ ADDRESS = "127.0.0.1:1"  # nobody listens there
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The folder of a coordinator, copied to a path with a space, without certificates."""
-    scaffold(Plan(tmp_path / "fed", ("north", "south"), ("a", "b"), (1, 8, 8), port=1))
+    scaffold(Plan(tmp_path / "fed", ("north", "south"), ("a", "b"), image_schema(1, 8, 8), port=1))
     return Path(shutil.move(tmp_path / "fed" / "coordinator", tmp_path / "the coordinator"))
 
 

@@ -14,6 +14,7 @@ import torch
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
+from commands import ask
 from fedl2g.deploy.check import check_site
 from fedl2g.deploy.coordinator import Coordinator, read_coordinator
 from fedl2g.deploy.export import export_site
@@ -173,3 +174,48 @@ def test_texts_and_signals_of_another_form_are_refused(tmp_path: Path) -> None:
         load_data(file, ("0", "1"), Schema("signal", (4, 9)))
     with pytest.raises(DataError, match="holds signals; expected texts"):
         load_data(file, ("0", "1"), Schema("text", (9,), vocabulary=20))
+
+
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        (("--kind", "table", "--column", "age=number", "--column", "sex=f,m"), 'sex = [\n    "f",\n    "m",\n]\n'),
+        (("--kind", "signal", "--shape", "9,128"), 'inputs]\nkind = "signal"\nshape = [\n    9,\n    128,\n]\n'),
+        (("--kind", "text"), 'kind = "text"'),
+    ],
+)
+def test_a_new_federation_of_any_kind_can_be_read(options: tuple[str, ...], written: str, tmp_path: Path) -> None:
+    made = ("deploy", "new", "fed", "--site", "north", "--class", "well", "--class", "ill", *options)
+    assert ask(made, tmp_path).code == 0
+    coordinator = read_coordinator(tmp_path / "fed/coordinator/experiment.toml")
+    kind = options[1]
+    assert coordinator.federation.inputs.kind == kind
+    assert written in (tmp_path / "fed/coordinator/experiment.toml").read_text()
+    site = read_site(tmp_path / "fed/sites/north/site.toml", trust=False)
+    assert OF_KIND[kind] == (site.model, site.data, site.label, site.text)
+
+
+OF_KIND = {
+    "table": ("table_mlp", "data.csv", "label", None),
+    "signal": ("sensor_dilated", "data.npz", None, None),
+    "text": ("text_cnn", "data.csv", "label", "text"),
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--kind", "table"), "a table needs its columns"),
+        (("--column", "age=number"), "other kinds need none"),
+        (("--kind", "table", "--column", "age"), "expected NAME=number or NAME=CATEGORY"),
+        (("--kind", "table", "--column", "sex=f,f"), "'sex' has too many categories, or one twice"),
+        (("--kind", "signal"), "expected channels,time of the signals"),
+        (("--shape", "3,a,4"), "'3,a,4' is not a shape"),
+        (("--shape", "3,4"), "is not the shape of one sample of kind image"),
+    ],
+)
+def test_a_form_that_cannot_be_is_refused(options: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    made = ("deploy", "new", "fed", "--site", "north", "--class", "well", "--class", "ill", *options)
+    said = ask(made, tmp_path)
+    assert (said.code, words in said.err, said.err.count("\n")) == (2, True, 1), said
+    assert not (tmp_path / "fed").exists()

@@ -28,6 +28,7 @@ from fedl2g.methods.registry import get_method
 from fedl2g.runs.deployed import read_sites
 from fedl2g.runs.directory import RunDirectory, find_runs
 from fedl2g.runs.runner import resume
+from fedl2g.schema import image_schema
 
 CLASSES = ("zero", "one")
 ROUNDS = 2
@@ -37,7 +38,7 @@ ROUNDS = 2
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A federation with data, whose sites have networks of fedl2g; two rounds without warm-up."""
     made = tmp_path_factory.mktemp("own") / "fed"
-    scaffold(Plan(made, ("north", "south"), CLASSES, (3, 16, 16)))
+    scaffold(Plan(made, ("north", "south"), CLASSES, image_schema(3, 16, 16)))
     write_practice_data(made)
     experiment = made / "coordinator" / "experiment.toml"
     text = experiment.read_text().replace("rounds = 100", f"rounds = {ROUNDS}")

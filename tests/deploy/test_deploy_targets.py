@@ -19,13 +19,14 @@ pytest.importorskip("flwr", reason="the optional extra `flower` is not installed
 import yaml
 
 from fedl2g.deploy.scaffold import Plan, scaffold
+from fedl2g.schema import image_schema
 
 ROLES = ("coordinator", "sites/north", "sites/south_2")
 
 
 def written(tmp_path: Path, target: Any) -> Path:
     folder = tmp_path / "my fed"
-    scaffold(Plan(folder, ("north", "south_2"), ("a", "b"), (1, 8, 8), "fl.example.org", 8443, target))
+    scaffold(Plan(folder, ("north", "south_2"), ("a", "b"), image_schema(1, 8, 8), "fl.example.org", 8443, target))
     for site in ("north", "south_2"):
         (folder / "sites" / site / "ca.crt").write_text("public")
     return folder

@@ -18,6 +18,7 @@ from fedl2g.deploy.package import pin_package
 from fedl2g.deploy.practice import write_practice_data
 from fedl2g.deploy.scaffold import Plan, scaffold
 from fedl2g.engines.flower.store import client_folder
+from fedl2g.schema import image_schema
 
 SITES = ("north", "south")
 CLASSES = ("zero", "one", "two", "three")
@@ -87,7 +88,7 @@ class RealFederation:
         self.root = folder
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
-        scaffold(Plan(folder, SITES, CLASSES, (3, 16, 16), port=self.port))
+        scaffold(Plan(folder, SITES, CLASSES, image_schema(3, 16, 16), port=self.port))
         write_practice_data(folder)
         self.command("sh", "coordinator/make-certificates.sh")
         for site in SITES:

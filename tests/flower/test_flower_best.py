@@ -53,7 +53,7 @@ def change(experiment: Path, old: str, new: str) -> None:
 
 @pytest.fixture
 def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    scaffold(Plan(tmp_path / "fed", ("north", "south"), ("zero", "one"), (3, 16, 16)))
+    scaffold(Plan(tmp_path / "fed", ("north", "south"), ("zero", "one"), image_schema(3, 16, 16)))
     write_practice_data(tmp_path / "fed")
     monkeypatch.setattr(server_app, "DEPLOYMENT", QUICK)
     # A site that refuses ends the test instead of being waited for.

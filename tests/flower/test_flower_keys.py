@@ -20,6 +20,7 @@ from fedl2g.deploy.scaffold import Plan, scaffold
 from fedl2g.engines.base import Rejected
 from fedl2g.engines.flower.simulation import SimulationEngine
 from fedl2g.errors import SettingError
+from fedl2g.schema import image_schema
 
 SITES = ("north", "south", "east")
 CLAIM = "it claims to be client 0, but has the key of client 1"
@@ -102,7 +103,7 @@ def test_a_site_that_mends_its_file_and_starts_again_takes_part(opened: Open) ->
 
 @pytest.fixture
 def coordinator(tmp_path: Path) -> Path:
-    scaffold(Plan(tmp_path / "fed", SITES, ("a", "b"), (1, 8, 8)))
+    scaffold(Plan(tmp_path / "fed", SITES, ("a", "b"), image_schema(1, 8, 8)))
     return tmp_path / "fed" / "coordinator"
 
 

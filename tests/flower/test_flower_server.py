@@ -20,11 +20,12 @@ from fedl2g.errors import RunError, SettingError
 from fedl2g.interrupts import SIGNALS
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.runner import resume
+from fedl2g.schema import image_schema
 
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Path:
-    scaffold(Plan(tmp_path / "fed", ("north", "south"), ("a", "b"), (1, 8, 8)))
+    scaffold(Plan(tmp_path / "fed", ("north", "south"), ("a", "b"), image_schema(1, 8, 8)))
     path = tmp_path / "fed" / "coordinator" / "experiment.toml"
     path.write_text(path.read_text().replace("link_seconds = 120.0", "link_seconds = 0.5"))
     register(path.parent, "north", "south")

@@ -58,7 +58,7 @@ def build_model(classes, image_shape):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("site") / "fed"
-    scaffold(Plan(made, ("north", "south"), CLASSES, (3, 16, 16)))
+    scaffold(Plan(made, ("north", "south"), CLASSES, image_schema(3, 16, 16)))
     write_practice_data(made)
     (made / "sites" / "north" / "site_code.py").write_text(SLOW_CODE)
     return made
@@ -143,7 +143,7 @@ def test_an_error_of_the_site_tells_the_coordinator_only_its_kind(
 
 
 def test_the_pinned_package_is_the_installed_one_or_the_site_does_not_start(tmp_path: Path) -> None:
-    scaffold(Plan(tmp_path / "fed", ("north",), CLASSES, (3, 16, 16)))
+    scaffold(Plan(tmp_path / "fed", ("north",), CLASSES, image_schema(3, 16, 16)))
     path = tmp_path / "fed" / "sites" / "north" / "site.toml"
     before = path.read_text()
     with pytest.raises(SettingError, match="package: not pinned"):

@@ -36,7 +36,7 @@ def data_settings(data: object) -> dict[str, Any]:
         return {"dataset": str(data)}
     raise SettingError(
         f"data: {kind_of(data)} cannot be used as it is; expected what fedl2g.data returns, or a dataset's name; wrap "
-        "it first: data=fedl2g.data(images, labels)"
+        "it first: data=fedl2g.data(inputs, labels)"
     )
 
 

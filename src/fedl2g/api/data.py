@@ -1,21 +1,26 @@
-"""Data from a script or notebook: arrays, a torch Dataset, a pandas DataFrame, or the name of a dataset."""
+"""Data from a script or notebook: arrays, texts, a torch Dataset, a pandas DataFrame, or the name of a dataset."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedl2g.datasets.dataset import Dataset
 from fedl2g.datasets.loading import load_dataset
-from fedl2g.datasets.memory import name_of, store_arrays
-from fedl2g.errors import DataError
+from fedl2g.datasets.memory import name_of, store_arrays, store_frame
+from fedl2g.datasets.tables import Roles
+from fedl2g.errors import DataError, choices
+from fedl2g.schema import KINDS, Kind
 
-_FORMS = "expected arrays of images and labels, a torch Dataset of (image, label) pairs, a DataFrame, or a name"
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_FORMS = "expected arrays of inputs and labels, a torch Dataset of (input, label) pairs, a DataFrame, or a name"
 
 
 @dataclass(frozen=True)
@@ -36,10 +41,13 @@ class Data:
 
 
 def data(
-    images: Any,
+    inputs: Any,
     labels: ArrayLike | str | None = None,
     *,
-    domains: ArrayLike | str | None = None,
+    kind: Kind | None = None,
+    groups: ArrayLike | str | None = None,
+    text: str | Sequence[str] | None = None,
+    ignore: str | Sequence[str] = (),
     class_names: Sequence[str] | None = None,
     name: str = "data",
     image_size: int | None = None,
@@ -47,39 +55,101 @@ def data(
 ) -> Data:
     """Make data of your own, or a named dataset, ready for `fedl2g.run` and `fedl2g.compare`.
 
-    `images` is an array (N x H x W, or N x H x W x C with 1 to 4 channels; whole numbers 0..255, or fractions 0..1,
-    which are rounded to 8 bits), a torch Dataset of (image, label) pairs, or a pandas DataFrame with the columns
-    `image` (arrays or pictures) and `label`; `labels` and `domains` then name columns. Or it is the name of a
-    dataset, the path of an .npz file or of a folder of images.
+    `inputs` is one of these:
 
-    Arrays are stored once, by content, in the cache: worker processes, `resume` and Flower open them from there.
+    - an array of images (N x H x W, or N x H x W x C with 1 to 4 channels; whole numbers 0..255, or fractions 0..1,
+      which are rounded to 8 bits), of signals (N x channels x time, with `kind="signal"`), or a table of numbers
+      (N x columns), or a list of N texts;
+    - a torch Dataset of (input, label) pairs;
+    - a pandas DataFrame: with a column `image` (arrays or pictures) it holds images, with `text` texts, else its
+      columns are the inputs, numbers or categories. `labels` (by default `label`) and `groups` then name columns, and
+      `text` and `ignore` one column or several;
+    - the name of a dataset, or the path of a file or folder as `--dataset` takes it, with `labels`, `text` and
+      `ignore` for a table.
+
+    `groups` says where a sample comes from, such as a hospital, for the partition `by:group` (of a DataFrame:
+    `by:COLUMN`). `class_names` names whole numbers. Arrays and tables are stored once, by content, in the cache: worker
+    processes, `resume` and Flower open them from there.
     """
-    if isinstance(images, str | Path):
-        dataset = load_dataset(str(images), samples=samples, image_size=image_size)
-        settings = {"dataset": str(images), "samples": samples, "image_size": image_size}
-        return Data({name: value for name, value in settings.items() if value is not None}, dataset)
+    if kind is not None and kind not in KINDS:
+        raise DataError(f"kind: {kind!r} is not known; {choices(str(kind), KINDS)}")
+    if isinstance(inputs, str | Path):
+        return _named(str(inputs), labels, _names(text), _names(ignore), image_size, samples)
     if samples is not None:
-        raise DataError("samples: it chooses from a named dataset; give only the images you want")
-    arrays = _arrays(images, labels, domains)
+        raise DataError("samples: it chooses from a named dataset; give only the samples you want")
+    if _is_frame(inputs) and (text is not None or "image" not in inputs.columns):
+        for what, given in (("class_names", class_names), ("image_size", image_size)):
+            if given is not None:
+                raise DataError(f"{what}: not for a table or texts in a DataFrame; leave it out")
+        roles = Roles(_column(labels, "labels") or "label", _names(text), _names(ignore), _column(groups, "groups"))
+        dataset = store_frame(inputs, roles, name)
+        return Data({"dataset": name_of(dataset)}, dataset)
+    if text is not None or ignore:
+        raise DataError("text, ignore: they name columns; expected a DataFrame, or the path of a CSV or parquet file")
+    arrays = _arrays(inputs, labels, groups, kind)
     if class_names is not None:
         arrays["class_names"] = np.asarray(list(class_names), dtype=np.str_)
     dataset = store_arrays(arrays, name, image_size=image_size)
     return Data({"dataset": name_of(dataset)}, dataset)
 
 
-def _arrays(images: Any, labels: Any, domains: Any) -> dict[str, NDArray[Any]]:
-    if hasattr(images, "columns") and hasattr(images, "iloc"):  # a DataFrame, without importing pandas
-        return _columns(images, "label" if labels is None else labels, domains)
+def _named(
+    name: str, label: Any, text: tuple[str, ...], ignore: tuple[str, ...], image_size: int | None, samples: int | None
+) -> Data:
+    roles = Roles(_column(label, "labels"), text, ignore)
+    dataset = load_dataset(name, samples=samples, image_size=image_size, roles=roles)
+    settings = {
+        "dataset": name,
+        "samples": samples,
+        "image_size": image_size,
+        "label": roles.label,
+        "text": ",".join(text) or None,
+        "ignore": ",".join(ignore) or None,
+    }
+    return Data({name: value for name, value in settings.items() if value is not None}, dataset)
+
+
+def _is_frame(inputs: Any) -> TypeGuard[DataFrame]:
+    """Whether this is a DataFrame; without importing pandas."""
+    return hasattr(inputs, "columns") and hasattr(inputs, "iloc")
+
+
+def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given or ())
+
+
+def _column(given: Any, what: str) -> str | None:
+    if given is not None and not isinstance(given, str):
+        raise DataError(f"{what}: expected the name of a column; the labels and groups of a table stand in it")
+    return given
+
+
+def _arrays(inputs: Any, labels: Any, groups: Any, kind: Kind | None) -> dict[str, NDArray[Any]]:
+    if _is_frame(inputs):
+        return _columns(inputs, "label" if labels is None else labels, groups)
     if labels is None:
-        if not (hasattr(images, "__getitem__") and hasattr(images, "__len__")) or isinstance(images, np.ndarray):
+        if not (hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__")) or isinstance(inputs, np.ndarray):
             raise DataError(f"data: labels are missing; {_FORMS}")
-        return _pairs(images)
-    arrays = {"images": _pixels(_array(images, "images")), "labels": _array(labels, "labels")}
-    return arrays if domains is None else {**arrays, "domains": _array(domains, "domains")}
+        found, numbers = _pairs(inputs)
+    else:
+        found, numbers = _array(inputs, "inputs"), _array(labels, "labels")
+    arrays = {**_samples(found, kind), "labels": numbers}
+    return arrays if groups is None else {**arrays, "groups": _array(groups, "groups")}
 
 
-def _columns(frame: Any, label: Any, domain: Any) -> dict[str, NDArray[Any]]:
-    wanted = {"images": "image", "labels": label, **({} if domain is None else {"domains": domain})}
+def _samples(inputs: NDArray[Any], kind: Kind | None) -> dict[str, NDArray[Any]]:
+    """The inputs under the name that files give them; two dimensions are a table, a list of texts is text."""
+    if inputs.dtype == object and inputs.ndim == 1 and all(isinstance(text, str) for text in inputs):
+        inputs = inputs.astype(np.str_)
+    if kind is None:
+        kind = "text" if inputs.dtype.kind == "U" else "table" if inputs.ndim == 2 else "image"
+    if kind == "image":
+        return {"images": _pixels(inputs)}
+    return {"inputs": inputs, "kind": np.array(kind)}
+
+
+def _columns(frame: Any, label: Any, group: Any) -> dict[str, NDArray[Any]]:
+    wanted = {"images": "image", "labels": label, **({} if group is None else {"groups": group})}
     for column in wanted.values():
         if not isinstance(column, str) or column not in frame.columns:
             raise DataError(
@@ -90,17 +160,17 @@ def _columns(frame: Any, label: Any, domain: Any) -> dict[str, NDArray[Any]]:
     return {**found, "images": _pixels(found["images"])}
 
 
-def _pairs(dataset: Any) -> dict[str, NDArray[Any]]:
-    images, labels = [], []
+def _pairs(dataset: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    inputs, labels = [], []
     for index in range(len(dataset)):
         item = dataset[index]
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise DataError(f"data: item {index} of the dataset is not an (image, label) pair; {_FORMS}")
-        image = np.asarray(item[0])
-        # torch transforms give C x H x W
-        images.append(image.transpose(1, 2, 0) if hasattr(item[0], "detach") and image.ndim == 3 else image)
+            raise DataError(f"data: item {index} of the dataset is not an (input, label) pair; {_FORMS}")
+        one = np.asarray(item[0])
+        # torch transforms give images as C x H x W
+        inputs.append(one.transpose(1, 2, 0) if hasattr(item[0], "detach") and one.ndim == 3 else one)
         labels.append(np.asarray(item[1]))
-    return {"images": _pixels(_stack(images, "images")), "labels": _stack(labels, "labels")}
+    return _stack(inputs, "inputs"), _stack(labels, "labels")
 
 
 def _array(values: Any, what: str) -> NDArray[Any]:
@@ -110,7 +180,7 @@ def _array(values: Any, what: str) -> NDArray[Any]:
         array: NDArray[Any] = np.asarray(values)
     except ValueError as error:
         raise DataError(f"data: the {what} do not form an array: their shapes differ; {_FORMS}") from error
-    return array.astype(np.str_) if array.dtype == object and what != "images" else array
+    return array.astype(np.str_) if array.dtype == object and what != "inputs" else array
 
 
 def _stack(values: Sequence[Any], what: str) -> NDArray[Any]:

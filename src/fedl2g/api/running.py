@@ -29,6 +29,7 @@ from fedl2g.datasets import Dataset
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment, flat, overlay
 from fedl2g.federation import Observer
+from fedl2g.models.catalog import GROUP_OF_KIND
 from fedl2g.runs import runner
 from fedl2g.runs.comparing import run_comparison
 from fedl2g.runs.comparison import Comparison
@@ -67,7 +68,8 @@ def run(
     """Run an experiment, given whole or by its settings, and return its result.
 
     `data` is what `fedl2g.data` returned, or the name of a dataset; `models` a name, a torch module, a class or
-    function that returns one, or a list of these. All other settings are those of `fedl2g.Experiment`:
+    function that returns one, or a list of these; without any, the small networks for the kind of the data. All other
+    settings are those of `fedl2g.Experiment`:
     `method="fedl2g-f"`, `method={"name": "fedl2g-f", "warmup_rounds": 5}`, `execution={"engine": "workers"}`. Where a
     method's default warm-up would take all rounds, it takes half of them, and a line says so.
 
@@ -77,7 +79,8 @@ def run(
     given, directory = observers_given(observers), None if out is None else path_given(out, "out")
     console = progress_console(quiet)
     whole, overrides = experiment_given(experiment)
-    chosen = _experiment(whole, {**overrides, **_overrides(data, models, settings)}, console)
+    default = whole is None and "models" not in overrides
+    chosen = _experiment(whole, {**overrides, **_overrides(data, models, settings, default=default)}, console)
     with closing(RoundProgress(console)) as progress:
         found = runner.run(chosen, directory, [progress, *given], data=dataset_of(data), progress=progress.loading)
     return Result.of(found)
@@ -159,9 +162,14 @@ def _experiment(experiment: Experiment | None, overrides: Mapping[str, Any], con
     return chosen
 
 
-def _overrides(data: object, models: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _overrides(data: object, models: Any, settings: Mapping[str, Any], *, default: bool = True) -> dict[str, Any]:
+    """The settings that the arguments make; by `default` data that are no images bring the networks of their kind."""
     found = {**settings, **data_settings(data)}
-    return found if models is None else {**found, "models": models_setting(models)}
+    if models is not None:
+        found["models"] = models_setting(models)
+    elif default and isinstance(data, Data) and data.dataset.schema.kind != "image":
+        found.setdefault("models", GROUP_OF_KIND[data.dataset.schema.kind])
+    return found
 
 
 def _require_one_process(experiment: Experiment, jobs: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -15,6 +15,7 @@ from fedl2g.cli.options import PATH, metrics_option, trust_option
 from fedl2g.cli.output import Printed, print_line
 from fedl2g.deploy.targets import TARGETS, Target
 from fedl2g.errors import SettingError
+from fedl2g.schema import KINDS, Kind, Schema
 
 
 @click.group("deploy", cls=OrderedGroup)
@@ -26,7 +27,20 @@ def deploy_group() -> None:
 @click.argument("folder", type=PATH, help="The folder to write.")
 @click.option("--site", "sites", multiple=True, required=True, help="Name of a site; repeat for each institution.")
 @click.option("--class", "classes", multiple=True, required=True, help="Name of a class; repeat for each class.")
-@click.option("--image-shape", default="3,64,64", show_default=True, help="channels,height,width of the images")
+@click.option("--kind", type=click.Choice(KINDS), default="image", show_default=True, help="What a sample is.")
+@click.option(
+    "--shape",
+    "--image-shape",
+    "shape",
+    help="channels,height,width of images (3,64,64 if absent), channels,time of signals, or the most tokens of a text.",
+)
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="A column of a table: age=number, or its categories as in sex=f,m; repeat for each column.",
+)
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -45,7 +59,9 @@ def new_federation(
     folder: Path,
     sites: tuple[str, ...],
     classes: tuple[str, ...],
-    image_shape: str,
+    kind: Kind,
+    shape: str | None,
+    columns: tuple[str, ...],
     host: str,
     port: int,
     target: Target,
@@ -53,18 +69,42 @@ def new_federation(
     """Scaffold a federation: the coordinator's folder, and one for each site, each to be copied to where it belongs."""
     from fedl2g.deploy.scaffold import Plan, scaffold
 
-    parts = image_shape.split(",")
-    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
-        raise SettingError(
-            f"--image-shape: {image_shape!r} is not a shape; expected channels,height,width, such as 1,28,28"
-        )
-    channels, height, width = map(int, parts)
-    written = scaffold(Plan(folder, sites, classes, (channels, height, width), host, port, target))
+    written = scaffold(Plan(folder, sites, classes, _inputs(kind, shape, columns), host, port, target))
     print_line(f"wrote {len(written)} files to {folder}; next steps: {folder / 'README.md'}")
     print_line(f"copy {folder / 'coordinator'} to the coordinator's machine, and to each site's its folder:")
     for site in sites:
         print_line(f"  {folder / 'sites' / site}")
     print_line("each site makes its own key; only its public half, node_key.pub, and the coordinator's ca.crt travel")
+
+
+def _inputs(kind: Kind, shape: str | None, columns: tuple[str, ...]) -> Schema:
+    """The form of a sample, from the options."""
+    if (kind == "table") != bool(columns) or (kind == "table" and shape):
+        raise SettingError(
+            "--column: a table needs its columns and no --shape, such as --column age=number --column sex=f,m; other "
+            "kinds need none"
+        )
+    if columns:
+        pairs = [column.partition("=")[::2] for column in columns]
+        if len({name for name, _ in pairs}) < len(pairs) or not all(name and meaning for name, meaning in pairs):
+            raise SettingError("--column: expected NAME=number or NAME=CATEGORY,CATEGORY, each name once")
+        meanings = {name: meaning if meaning == "number" else meaning.split(",") for name, meaning in pairs}
+        return _schema(columns[0], kind="table", columns=meanings)
+    if shape is None and kind == "signal":
+        raise SettingError("--shape: missing; expected channels,time of the signals, such as --shape 9,128")
+    from fedl2g.datasets.text import MAX_TOKENS
+
+    text = shape or {"image": "3,64,64", "text": str(MAX_TOKENS)}[kind]
+    if not all(part.strip().isdigit() for part in text.split(",")):
+        raise SettingError(f"--shape: {text!r} is not a shape; expected whole numbers, such as 1,28,28")
+    return _schema(text, kind=kind, shape=[int(part) for part in text.split(",")])
+
+
+def _schema(given: str, **values: Any) -> Schema:
+    try:
+        return Schema.from_json(values)
+    except ValueError as error:
+        raise SettingError(f"{given}: {error}") from error
 
 
 @deploy_group.command("key")

@@ -14,9 +14,13 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
+import tomli_w
+
 from fedl2g.deploy.targets import Target
 from fedl2g.errors import SettingError
 from fedl2g.files import appearing, reason_of
+from fedl2g.models.catalog import GROUP_OF_KIND, GROUPS
+from fedl2g.schema import Schema
 
 _LOOPBACK = ("127.0.0.1", "localhost")
 _SUFFIX = ".template"  # so that tools do not take templates for source files
@@ -29,7 +33,7 @@ class Plan:
     folder: Path
     sites: tuple[str, ...]
     classes: tuple[str, ...]
-    image_shape: tuple[int, int, int]
+    inputs: Schema
     host: str = "127.0.0.1"
     port: int = 8443
     target: Target = "systemd"
@@ -51,7 +55,7 @@ def scaffold(plan: Plan) -> list[Path]:
         "keys": "keys/" if container else "",
         "sites": _list(plan.sites),
         "classes": _list(plan.classes),
-        "shape": ", ".join(map(str, plan.image_shape)),
+        **_of_kind(plan.inputs),
         "folders": "\n".join(f"- `sites/{site}`" for site in plan.sites),
         "registrations": "\n".join(f"sh register.sh {site}.pub {site}" for site in plan.sites),
     }
@@ -75,6 +79,35 @@ def scaffold(plan: Plan) -> list[Path]:
     except OSError as error:
         raise SettingError(f"{plan.folder}: cannot be written ({reason_of(error)}); choose another folder") from error
     return [root / relative for relative in files]
+
+
+def _of_kind(inputs: Schema) -> dict[str, str]:
+    """What the files say of the data."""
+    if inputs.kind == "image":
+        shape = f"[{', '.join(map(str, inputs.shape))}]  # channels, height, width"
+        return {
+            "images": f"image_shape = {shape}\n",
+            "inputs": "",
+            "model": "site_code:build_model",
+            "meaning": "A folder of images with a folder for each class, an .npz file, or your own function: "
+            '"site_code:load_data".',
+            "data": 'data = "data"\n',
+            "most": f"image-shape = {shape}\n",
+        }
+    group, table = GROUPS[GROUP_OF_KIND[inputs.kind]], inputs.kind != "signal"
+    columns = 'label = "label"  # its column with the classes\n' if table else ""
+    columns += (
+        'text = "text"  # its column with the texts; several are separated by commas\n' if inputs.kind == "text" else ""
+    )
+    file = "A CSV or parquet file" if table else 'An .npz file with "inputs" and "labels"'
+    return {
+        "images": "",
+        "inputs": "\n" + tomli_w.dumps({"federation": {"inputs": inputs.to_json()}}),
+        "model": group[1],
+        "meaning": f'{file}, or your own function: "site_code:load_data".',
+        "data": f'data = "data.{"csv" if table else "npz"}"\n{columns}',
+        "most": "",
+    }
 
 
 def _parts(target: Target, role: str) -> tuple[str, ...]:

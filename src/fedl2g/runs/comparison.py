@@ -55,7 +55,11 @@ class Comparison:
         A setting method.NAME applies to every method of the comparison that has this option. The methods are compared
         with `against`, one of them; without it with local, if that is among them.
         """
-        reference = reference_among([text.strip() for text in methods], None if against is None else against.strip())
+        named = [text.strip() for text in methods]
+        for text in named:
+            if named.count(text) > 1:
+                raise SettingError(f"methods: {text} is there {named.count(text)} times; expected each method once")
+        reference = reference_among(named, None if against is None else against.strip())
         common = {key: value for key, value in overrides.items() if not key.startswith("method")}
         shared = {key: value for key, value in overrides.items() if key.startswith("method.")}
         used: set[str] = set()
