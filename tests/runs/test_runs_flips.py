@@ -20,6 +20,7 @@ from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.execute import Interrupted
 from fedl2g.runs.models import TrainedModels
 from fedl2g.runs.observers import StopOnInterrupt
+from fedl2g.seals import digest
 
 TINY: dict[str, Any] = {
     "method": "fedproto",
@@ -55,13 +56,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def states(run: Path) -> str:
-    """The networks that `fedl2g export` starts from, of every client after the best and the last round, as text."""
+    """The networks that `fedl2g export` starts from, of every client after the best and the last round, by digest."""
     found = []
     for which in ("best", "last"):
         models = TrainedModels(RunDirectory.open(run), which)
         for client in range(TINY["clients"]):
             state = models.checkpoint.client(client) or {}
-            found += [f"{name} {tensor.tolist()}" for name, tensor in sorted(state.items())]
+            found += [f"{name} {digest(tensor.numpy().tobytes())}" for name, tensor in sorted(state.items())]
         found.append(str(sorted(models.checkpoint.server().items())))
     return "\n".join(found)
 
