@@ -38,6 +38,7 @@ class _Interrupts:
     def __init__(self) -> None:
         self.listening = False  # a thread acknowledges the first Ctrl-C and carries out the second
         self.pressed = False
+        self.acknowledged = threading.Event()
         self.handled = 0
         self.starting = False  # a process, which must be known before anything is raised
         self.postponed = False
@@ -52,7 +53,9 @@ class _Interrupts:
             if self.listening:
                 return
             raise KeyboardInterrupt
-        if not self.listening:
+        if self.listening:
+            self.acknowledged.wait(_SAME_SECONDS)  # so that what is said at the end comes after it
+        else:
             self.acknowledge()
         if self.ends:
             self.ends[-1][1]()
@@ -65,6 +68,7 @@ class _Interrupts:
         self.pressed = True
         _say(f"{self.ends[-1][0]() if self.ends else 'stopping'}; {_AGAIN}")
         _leave_a_closed_terminal()
+        self.acknowledged.set()
         for child, (first, _) in list(self.children.items()):
             if first is not None:
                 child.send_signal(first)
@@ -104,6 +108,7 @@ def two_step_interrupts() -> Iterator[None]:
     before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
     _interrupts.listening, _interrupts.pressed, _interrupts.handled = True, False, 0
     _interrupts.postponed = False
+    _interrupts.acknowledged.clear()
     listener = threading.Thread(target=_interrupts.listen, args=(reading,), name="interrupts", daemon=True)
     listener.start()
     try:

@@ -41,13 +41,15 @@ EXPERIMENTS: dict[str, Callable[[], Experiment]] = {
     **{
         f"{method}, {setting}": lambda method=method, setting=setting: experiment(method, setting, **_LONGER)  # type: ignore[misc]
         for method, setting in (
-            ("feddistill", "availability"), ("fedproto", "attack"), ("fedl2g-f", "noise"), ("fedavg", "robust rule"),
+            ("feddistill", "availability"), ("fedproto", "attack"), ("fedl2g-f", "noise"), ("lg-fedavg", "robust rule"),
             ("fedl2g-l", "privacy, client"), ("feddistill", "privacy, server"), ("fedproto", "privacy, counted"),
             ("fedl2g-f", "dense"), ("fedmrl", "availability"), ("fedgh", "attack"),
+            ("fedtgp", "robust rule"), ("fedgen", "availability"),
         )
-        if method in BUILT_IN
     },
-    "fedl2g-l, options": lambda: experiment("fedl2g-l", "plain", **{**_LONGER, "method": _OPTIONS}),
+    "fedl2g-l, options": lambda: Experiment(
+        **{**dict(experiment("fedl2g-l", "plain", **_LONGER)), "method": _OPTIONS}
+    ),
     "fedl2g-f, adamw": lambda: experiment("fedl2g-f", "plain", **{**_LONGER, "optimizer": {"name": "adamw"}}),
     "fedproto, adamw and patience": lambda: experiment(
         "fedproto", "plain", **{**_LONGER, "optimizer": {"name": "adamw"}, "patience": 3}
