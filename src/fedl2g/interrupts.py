@@ -61,6 +61,8 @@ class _Interrupts:
             self.ends[-1][1]()
         elif self.starting:
             self.postponed = True
+        elif self.listening and _imports(frame):
+            self.end_at_once("interrupted")
         else:
             raise KeyboardInterrupt
 
@@ -73,8 +75,8 @@ class _Interrupts:
             if first is not None:
                 child.send_signal(first)
 
-    def end_at_once(self) -> None:
-        _say("stopped at once", end="\x1b[?25h" if sys.stderr.isatty() else "")  # a progress bar hides the cursor
+    def end_at_once(self, said: str = "stopped at once") -> None:
+        _say(said, end="\x1b[?25h" if sys.stderr.isatty() else "")  # a progress bar hides the cursor
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # whatever fails because its processes end here has nothing to say
         for child in list(self.children):
             child.kill()
@@ -217,6 +219,13 @@ def _named(descriptor: int) -> str:
         return f"{descriptor}:{os.fstat(descriptor).st_ino}"
     except OSError:
         return ""
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a module is being imported; many take an exception there for a library that is missing, and go on."""
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib."):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _heard() -> list[signal.Signals]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -39,6 +40,7 @@ def test_arrays_are_stored_once_by_content(own_cache):
     assert first.settings["dataset"] != data(pixels(), LABELS[::-1]).settings["dataset"]
     assert sum(entry.is_dir() for entry in own_cache.iterdir()) == 2
     np.testing.assert_array_equal(first.dataset.inputs, pixels().transpose(0, 3, 1, 2))
+    assert data(pixels(), np.array(LABELS, np.uint8)).settings == first.settings
 
 
 def test_stored_arrays_open_by_name_in_another_process():
@@ -151,6 +153,13 @@ def test_a_file_is_named_with_the_columns_of_its_table(tmp_path):
     assert (len(found), found.dataset.classes) == (8, 2)
 
 
+WIDTH = 2
+
+
+def session_network(reference: str):
+    return getattr(session, reference.partition(":")[2])
+
+
 class Net(nn.Module):
     def __init__(self, classes: int = 2) -> None:
         super().__init__()
@@ -184,9 +193,64 @@ def test_copies_of_a_network_start_with_its_weights():
     for built in (one, two):
         assert any(torch.equal(p, given) and p is not given for p in built.parameters() if p.shape == given.shape)
     assert not {id(p) for p in one.parameters()} & {id(p) for p in two.parameters()}
+    before = given.detach().clone()
     with torch.no_grad():
-        network.body[1].weight.add_(1)
+        given.add_(1)
     assert models_setting(network) != name
+    again = build_model(name, classes=2, inputs=image_schema(3, 8, 8))
+    assert any(torch.equal(p, before) for p in again.parameters())
+
+
+def test_what_makes_other_networks_has_another_name(monkeypatch):
+    def of_width(width: int):
+        return lambda: nn.Linear(192, width)
+
+    def of_a_global():
+        return nn.Linear(192, WIDTH)
+
+    a, b = lambda: nn.Linear(192, 2), lambda: nn.Linear(192, 3)  # one line of source
+    first, other = models_setting([a, b]).split(",")
+    assert first != other
+    assert models_setting(of_width(2)) == models_setting(of_width(2)) != models_setting(of_width(3))
+    assert models_setting(functools.partial(Net, 2)) != models_setting(functools.partial(Net, 3))
+    before = models_setting(of_a_global)
+    monkeypatch.setitem(globals(), "WIDTH", 3)
+    assert models_setting(of_a_global) != before
+    for name, width in ((first, 2), (other, 3)):
+        assert session_network(name)().out_features == width
+
+
+def test_the_same_cell_in_another_session_gives_the_same_names(tmp_path):
+    cell = """
+import functools
+from torch import nn
+from fedl2g.api.networks import models_setting
+
+WIDTHS = {"a", "b", "c"}
+
+class Base(nn.Module):
+    pass
+
+class Net(Base):
+    width = 4
+    def __init__(self, classes):
+        super().__init__()
+        self.fc = nn.Linear(192, self.width + len(WIDTHS))
+    def forward(self, x):
+        return self.fc(x) if x.dtype in {"a", "b"} else Net.forward(self, x)
+
+print(models_setting([Net, functools.partial(Net, 3), lambda: Net(5), nn.Flatten()]))
+"""
+    (tmp_path / "cell.py").write_text(cell)
+    (tmp_path / "edited.py").write_text(cell.replace("width = 4", "width = 5"))
+    names = [
+        subprocess.run([sys.executable, str(tmp_path / file)], capture_output=True, text=True, check=True).stdout.split(
+            ","
+        )
+        for file in ("cell.py", "cell.py", "edited.py")
+    ]
+    assert names[0] == names[1]
+    assert [one == other for one, other in zip(names[0], names[2], strict=True)] == [False, False, False, True]
 
 
 def test_another_session_says_how_to_put_it_in_a_file():

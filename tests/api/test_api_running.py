@@ -93,7 +93,7 @@ def test_pictures_and_the_page(result: fedl2g.Result, tmp_path: Path) -> None:
     assert (tmp_path / "curves.svg").read_text().startswith("<svg")
     page = result.report(tmp_path / "report.html")
     assert "fedl2g-f" in page.read_text()
-    with pytest.raises(SettingError, match="figure: 'curve' is not known; expected did you mean 'curves'"):
+    with pytest.raises(SettingError, match="figure: 'curve' is not known; did you mean 'curves'"):
         result.plot("curve")
 
 
@@ -142,6 +142,28 @@ def test_a_comparison_gives_a_table_and_verdicts() -> None:
     assert "local, fedproto" in repr(found)
 
 
+@pytest.mark.usefixtures("_here")
+def test_settings_of_the_data_are_those_of_the_run() -> None:
+    """What `fedl2g.data` has loaded is not taken where the run's own settings ask for other samples or groups."""
+    local = {**SETTINGS, "method": "local", "models": "small_cnn"}
+    held = fedl2g.run(data=make_data("digits"), samples=120, **local).clients
+    assert held["train_samples"].sum() + held["test_samples"].sum() == 120
+    images, labels = np.zeros((80, 8, 8), np.uint8), np.arange(80) % 4
+    held = fedl2g.run(data=make_data(images, labels), samples=40, **local).clients
+    assert held["train_samples"].sum() + held["test_samples"].sum() == 40
+    rows = [f"{n},{'ab'[n % 2]},{'xy'[n // 60]}\n" for n in range(80)]
+    Path("rows.csv").write_text("age,state,place\n" + "".join(rows))
+    table = make_data("rows.csv", "state")
+    held = fedl2g.run(data=table, **{**SETTINGS, "method": "local", "partition": "by:place"}).clients
+    assert sorted(held["train_samples"] + held["test_samples"]) == [20, 60]
+    with pytest.raises(
+        SettingError, match=r"dataset: data=<fedl2g data 'data'.*> says it already; give one of the two"
+    ):
+        fedl2g.run(data=make_data(images, labels), dataset="digits", **local)
+    with pytest.raises(SettingError, match=r"samples: data=.* says it already"):
+        fedl2g.run(data=make_data("digits", samples=120), samples=60, **local)
+
+
 def test_wrong_arguments_are_one_sentence_without_arrays() -> None:
     with pytest.raises(SettingError, match="unknown setting 'roundz'; did you mean 'rounds'"):
         fedl2g.run(method="local", roundz=3)
@@ -159,6 +181,7 @@ def test_arguments_of_another_kind_are_one_sentence() -> None:
         (lambda: fedl2g.run(array), "experiment: an array is not an experiment"),  # type: ignore[arg-type]
         (lambda: fedl2g.run(data=array, **local), "data: an array cannot be used as it is; .* fedl2g.data"),  # type: ignore[arg-type]
         (lambda: fedl2g.run(data=(array, array), **local), "data: a tuple cannot be used as it is"),  # type: ignore[arg-type]
+        (lambda: fedl2g.run(data=fedl2g.load_dataset("digits"), **local), "data: a Dataset cannot be used as it is"),  # type: ignore[arg-type]
         (lambda: fedl2g.run(out=5, **local), "out: 5 is not a path"),  # type: ignore[arg-type]
         (lambda: fedl2g.run(observers=[print], **local), "observers: .* is not an observer"),  # type: ignore[list-item]
         (lambda: fedl2g.run(observers=[fedl2g.Observer], **local), "observers: a class is not an observer"),  # type: ignore[list-item]
@@ -169,6 +192,8 @@ def test_arguments_of_another_kind_are_one_sentence() -> None:
         (lambda: fedl2g.compare(["local"], seeds=0), "seeds: 0 is not allowed"),
         (lambda: fedl2g.compare(["local"], jobs=0), "jobs: 0 is not allowed"),
         (lambda: fedl2g.compare(["local"], method="local"), "method: a comparison has several; expected methods="),
+        (lambda: fedl2g.run(quiet=array, method="local"), "quiet: an array of shape .* expected True or False"),  # type: ignore[arg-type]
+        (lambda: fedl2g.load("run", trust="false"), "trust: 'false' is not allowed; expected True or False"),  # type: ignore[arg-type]
         (lambda: fedl2g.load(5), "path: 5 is not a path"),  # type: ignore[arg-type]
     ]
     for call, message in wrong:

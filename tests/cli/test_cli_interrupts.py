@@ -112,6 +112,28 @@ def rounds(run: Path) -> int:
     return len(metrics.read_text().splitlines()) if metrics.is_file() else 0
 
 
+@pytest.mark.parametrize("module", ["click", "torch"])
+def test_ctrl_c_while_a_library_is_imported_ends_the_command(
+    module: str, press: Callable[..., Pressed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries take any exception in an import of theirs for something else, and go on or end in a traceback."""
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / f"{module}.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(tmp_path / 'begun')!r}).touch()\n"
+        "try:\n    time.sleep(60)\nexcept BaseException:\n    time.sleep(60)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "slow"), os.environ.get("PYTHONPATH", "")]))
+    command = press("models")
+    command.wait_for((tmp_path / "begun").exists)
+    if module == "torch":
+        assert command.acknowledgement() == "fedl2g: stopping; press Ctrl-C again to stop at once\n"
+        assert command.line()[0] == "fedl2g: interrupted\n"
+    else:  # nothing of ours runs yet
+        command.ctrl_c()
+    code, _ = command.end(5)
+    assert code == (130 if module == "torch" else -signal.SIGINT)
+
+
 def test_the_first_ends_after_the_round_with_a_checkpoint(press: Callable[..., Pressed], tmp_path: Path) -> None:
     command = press("run", *ENDLESS, "--out", "a run", "--quiet")
     command.wait_for(lambda: rounds(tmp_path / "a run") > 2)

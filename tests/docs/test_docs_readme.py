@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator
 
 import click
+import yaml
 from blocks import ROOT
 
+import fedl2g
 from fedl2g.cli import app
 
 
@@ -38,3 +40,12 @@ def test_the_menu_of_the_site_names_every_page() -> None:
     menu = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
     made = {"index.md", "release-notes.md", "contributing.md", "security-policy.md"}  # of files beside docs/
     assert sorted(menu) == sorted({path.name for path in (ROOT / "docs").glob("*.md")} | made)
+
+
+def test_a_citation_is_that_of_this_version_and_the_paper() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()  # what the format requires
+    assert citation["version"] == fedl2g.__version__
+    assert citation["license"] == re.search(r"Licence: (\S+)\.", (ROOT / "README.md").read_text(encoding="utf-8"))[1]  # type: ignore[index]
+    (paper,) = citation["references"]
+    assert paper["title"] in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())

@@ -13,6 +13,7 @@ import fedl2g
 from fedl2g.errors import FedL2GError, RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.folder import Folder
+from fedl2g.runs import runner
 from fedl2g.runs.directory import RunDirectory
 from method_settings import without_warmup
 
@@ -168,5 +169,5 @@ def test_only_a_method_that_says_so_is_told_the_number_of_rounds(
 def test_other_data_does_not_touch_a_run(tiny: Tiny, short: Path) -> None:
     other = fedl2g.load_dataset("digits", samples=100)
     with pytest.raises(FedL2GError, match="is not the one"):
-        fedl2g.run(tiny(rounds=LONG, **SPARSE), short, data=other)
+        runner.run(tiny(rounds=LONG, **SPARSE), short, data=other)
     assert RunDirectory.open(short).result() is not None

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from fedl2g.api.data import Data
-from fedl2g.datasets import Dataset
 from fedl2g.errors import SettingError, kind_of, shown
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Observer
@@ -26,9 +25,18 @@ def experiment_given(experiment: object) -> tuple[Experiment | None, Mapping[str
     )
 
 
-def data_settings(data: object) -> dict[str, Any]:
-    """The settings by which an experiment names the caller's data."""
-    if data is None or isinstance(data, Dataset):
+def data_settings(data: object, others: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by which an experiment names the caller's data; among the others there is none of them."""
+    found = _data_settings(data)
+    if twice := sorted(found.keys() & others.keys()):
+        raise SettingError(
+            f"{twice[0]}: data={shown(data)} says it already; give one of the two, or fedl2g.data(NAME, {twice[0]}=...)"
+        )
+    return found
+
+
+def _data_settings(data: object) -> dict[str, Any]:
+    if data is None:
         return {}
     if isinstance(data, Data):
         return dict(data.settings)
@@ -38,11 +46,6 @@ def data_settings(data: object) -> dict[str, Any]:
         f"data: {kind_of(data)} cannot be used as it is; expected what fedl2g.data returns, or a dataset's name; wrap "
         "it first: data=fedl2g.data(inputs, labels)"
     )
-
-
-def dataset_of(data: object) -> Dataset | None:
-    """The loaded dataset of the caller's data; None if a run must load it by name."""
-    return data.dataset if isinstance(data, Data) else data if isinstance(data, Dataset) else None
 
 
 def path_given(path: object, what: str) -> Path:
@@ -74,6 +77,13 @@ def methods_given(methods: object) -> list[str]:
     raise SettingError(
         f"methods: {shown(methods)} is not allowed; expected a list of names, such as ['local', 'fedl2g-f:server_lr=1']"
     )
+
+
+def flag_given(flag: object, what: str) -> bool:
+    """Yes or no."""
+    if isinstance(flag, bool):
+        return flag
+    raise SettingError(f"{what}: {shown(flag)} is not allowed; expected True or False")
 
 
 def whole_number(number: object, what: str) -> int:

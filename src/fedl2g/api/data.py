@@ -133,6 +133,8 @@ def _arrays(inputs: Any, labels: Any, groups: Any, kind: Kind | None) -> dict[st
         found, numbers = _pairs(inputs)
     else:
         found, numbers = _array(inputs, "inputs"), _array(labels, "labels")
+    if numbers.dtype.kind in "iu":
+        numbers = numbers.astype(np.int64)  # the same content, however wide the numbers are
     arrays = {**_samples(found, kind), "labels": numbers}
     return arrays if groups is None else {**arrays, "groups": _array(groups, "groups")}
 

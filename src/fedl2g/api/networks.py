@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,9 +10,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from fedl2g import session
+from fedl2g.api.fingerprint import fingerprint
 from fedl2g.errors import SettingError, kind_of
-
-_PREFIX_OF_DIGEST = 12
 
 
 def models_setting(models: Any) -> str:
@@ -31,7 +28,9 @@ def _name(network: Any) -> str:
     if isinstance(network, str):
         return network
     if isinstance(network, nn.Module):
-        return session.keep(f"{type(network).__name__}_{_digest_of_network(network)}", lambda: copy.deepcopy(network))
+        _require_weights(network)
+        kept = copy.deepcopy(network)  # as it is now: the caller may go on training it
+        return session.keep(f"{type(network).__name__}_{fingerprint(network)}", lambda: copy.deepcopy(kept))
     if not callable(network):
         raise SettingError(
             f"models: {kind_of(network)} is not a network; expected a name, a torch module, or a class or "
@@ -42,26 +41,12 @@ def _name(network: Any) -> str:
         return f"{module}:{name}"
     readable = "".join(letter if letter.isalnum() else "_" for letter in name.rpartition(".")[2])
     readable = readable.strip("_") or type(network).__name__
-    return session.keep(f"{readable}_{_digest_of_source(network)}", network)
+    return session.keep(f"{readable}_{fingerprint(network)}", network)
 
 
-def _digest_of_network(network: nn.Module) -> str:
+def _require_weights(network: nn.Module) -> None:
     if any(is_lazy(tensor) for tensor in (*network.parameters(), *network.buffers())):
         raise SettingError(
             f"models: {type(network).__name__} has lazy layers without weights yet; call it once with images, or give "
             "its class or a function that returns it"
         )
-    digest = hashlib.sha256(repr(network).encode())
-    for name, tensor in network.state_dict().items():
-        digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:_PREFIX_OF_DIGEST]
-
-
-def _digest_of_source(factory: Any) -> str:
-    """A digest of the source, so that an edited class is another network; of the object if there is no source."""
-    try:
-        text = inspect.getsource(factory)
-    except (OSError, TypeError):
-        text = repr(factory)
-    return hashlib.sha256(text.encode()).hexdigest()[:_PREFIX_OF_DIGEST]

@@ -18,7 +18,7 @@ from fedl2g.report.page import write_report
 def draw(runs: Sequence[Path], figure: str, file: Path | str | None) -> Panels:
     """One of `FIGURES` of these runs, and its file if one is wanted."""
     if figure not in FIGURES:
-        raise SettingError(f"figure: {shown(figure)} is not known; expected {choices(str(figure), FIGURES)}")
+        raise SettingError(f"figure: {shown(figure)} is not known; {choices(str(figure), FIGURES)}")
     target = None if file is None else path_given(file, "file")
     if target is not None:
         check_format(target)  # before any work

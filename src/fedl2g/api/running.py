@@ -13,8 +13,8 @@ from rich.console import Console
 from fedl2g import session
 from fedl2g.api.arguments import (
     data_settings,
-    dataset_of,
     experiment_given,
+    flag_given,
     methods_given,
     observers_given,
     path_given,
@@ -25,7 +25,6 @@ from fedl2g.api.data import Data
 from fedl2g.api.networks import models_setting
 from fedl2g.api.result import Result
 from fedl2g.api.warmup import DEFAULT_METHOD, leave_rounds_to_train
-from fedl2g.datasets import Dataset
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment, flat, overlay
 from fedl2g.federation import Observer
@@ -60,7 +59,7 @@ def run(
     out: Path | str | None = None,
     observers: Sequence[Observer] = (),
     *,
-    data: Data | Dataset | Path | str | None = None,
+    data: Data | Path | str | None = None,
     models: Any = None,
     quiet: bool = False,
     **settings: Any,
@@ -77,12 +76,12 @@ def run(
     the run is continued, or its result returned if it is finished. `observers` are called after every round.
     """
     given, directory = observers_given(observers), None if out is None else path_given(out, "out")
-    console = progress_console(quiet)
+    console = progress_console(flag_given(quiet, "quiet"))
     whole, overrides = experiment_given(experiment)
     default = whole is None and "models" not in overrides
     chosen = _experiment(whole, {**overrides, **_overrides(data, models, settings, default=default)}, console)
     with closing(RoundProgress(console)) as progress:
-        found = runner.run(chosen, directory, [progress, *given], data=dataset_of(data), progress=progress.loading)
+        found = runner.run(chosen, directory, [progress, *given], progress=progress.loading)
     return Result.of(found)
 
 
@@ -101,16 +100,21 @@ def resume(
     a run is extended.
     """
     given, directory = observers_given(observers), path_given(path, "path")
-    with closing(RoundProgress(progress_console(quiet))) as progress:
+    with closing(RoundProgress(progress_console(flag_given(quiet, "quiet")))) as progress:
         found = runner.resume(
-            directory, [progress, *given], rounds=rounds, execution=execution, trust=trust, progress=progress.loading
+            directory,
+            [progress, *given],
+            rounds=rounds,
+            execution=execution,
+            trust=flag_given(trust, "trust"),
+            progress=progress.loading,
         )
     return Result.of(found)
 
 
 def load(path: Path | str, *, trust: bool = False) -> Result:
     """The result of an earlier run; one that names code of yours is only opened with `trust`."""
-    result = RunDirectory.open(path_given(path, "path"), trust=trust).result()
+    result = RunDirectory.open(path_given(path, "path"), trust=flag_given(trust, "trust")).result()
     if result is None:
         raise RunError(f"{path}: the run is not finished; continue it with fedl2g.resume({str(path)!r})")
     return Result.of(result)
@@ -122,7 +126,7 @@ def compare(
     seeds: int = 1,
     out: Path | str | None = None,
     *,
-    data: Data | Dataset | Path | str | None = None,
+    data: Data | Path | str | None = None,
     models: Any = None,
     against: str | None = None,
     jobs: int = 1,
@@ -139,12 +143,12 @@ def compare(
     if "method" in settings:
         raise SettingError("method: a comparison has several; expected methods=['local', 'fedl2g-f']")
     names, directory = methods_given(methods), None if out is None else path_given(out, "out")
-    console = progress_console(quiet)
+    console = progress_console(flag_given(quiet, "quiet"))
     overrides = leave_rounds_to_train(flat(_overrides(data, models, settings)), names, console)
     comparison = Comparison.plan(None, overrides, names, whole_number(seeds, "seeds"), directory, against)
     for experiment in comparison.experiments.values():
         _require_one_process(experiment, whole_number(jobs, "jobs"))
-    run_comparison(comparison, console, jobs=jobs, data=dataset_of(data))
+    run_comparison(comparison, console, jobs=jobs)
     comparison.check()
     comparison.write()
     return ComparedMethods(comparison)
@@ -164,7 +168,7 @@ def _experiment(experiment: Experiment | None, overrides: Mapping[str, Any], con
 
 def _overrides(data: object, models: Any, settings: Mapping[str, Any], *, default: bool = True) -> dict[str, Any]:
     """The settings that the arguments make; by `default` data that are no images bring the networks of their kind."""
-    found = {**settings, **data_settings(data)}
+    found = {**settings, **data_settings(data, settings)}
     if models is not None:
         found["models"] = models_setting(models)
     elif default and isinstance(data, Data) and data.dataset.schema.kind != "image":

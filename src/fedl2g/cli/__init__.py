@@ -52,8 +52,11 @@ def main() -> NoReturn:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     sys.path.append(os.getcwd())  # so that "my_models:network" is found in the working directory
     end_with_parent()
-    with two_step_interrupts():
-        _run_command()
+    try:
+        with two_step_interrupts():
+            _run_command()
+    except KeyboardInterrupt:  # before the command began, or after its end
+        _fail("interrupted", EXIT_CODE)
 
 
 def _run_command() -> NoReturn:

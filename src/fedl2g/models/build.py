@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from fedl2g import session
 from fedl2g.errors import SettingError
 from fedl2g.models import sensor, small, table, text
 from fedl2g.models.catalog import check_kind, is_hub, resolve_models, split_head
@@ -57,6 +58,7 @@ def _build_with_factory(name: str, classes: int, inputs: Schema, feature_dim: in
     factory = load_reference(name)
     if not callable(factory):
         raise SettingError(f"models: {name!r} is not a function; expected one that returns a network")
+    (shown,) = session.readable((name,))
     offered = {"classes": classes, "inputs": inputs, "input_shape": inputs.shape, "feature_dim": feature_dim}
     if inputs.kind == "image":
         offered["image_shape"] = inputs.shape
@@ -65,7 +67,7 @@ def _build_with_factory(name: str, classes: int, inputs: Schema, feature_dim: in
     except SettingError:
         raise
     except Exception as error:  # the user's code may raise anything
-        raise SettingError(f"models: the factory {name!r} failed: {type(error).__name__}: {error}") from error
+        raise SettingError(f"models: the factory {shown!r} failed: {type(error).__name__}: {error}") from error
     try:
         return split_model(
             network,
@@ -75,7 +77,7 @@ def _build_with_factory(name: str, classes: int, inputs: Schema, feature_dim: in
             head_name=parse_reference(name).attribute,
         )
     except SettingError as error:
-        raise SettingError(f"models: {name!r} cannot be used: {error}") from error
+        raise SettingError(f"models: {shown!r} cannot be used: {error}") from error
 
 
 def _accepted(factory: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def write_report(
         with replacing(target, durable=False) as partial:
             partial.write_text(page(content), encoding="utf-8")
     except OSError as error:
-        raise SettingError(f"{target}: cannot be written ({reason_of(error)}); choose another --output") from error
+        raise SettingError(f"{target}: cannot be written ({reason_of(error)}); choose another file") from error
     return target
 
 

@@ -19,9 +19,7 @@ PNG_SCALE = 2.0  # pixels of a picture per pixel of the chart
 def check_format(path: Path) -> None:
     """Refuse a file name whose suffix names no format, before any work."""
     if path.suffix.lower() not in FORMATS:
-        raise SettingError(
-            f"--output: {path.name!r} is not a figure file; expected a name that ends in {', '.join(FORMATS)}"
-        )
+        raise SettingError(f"{path}: not a figure file; expected a name that ends in {', '.join(FORMATS)}")
 
 
 def specification(chart: Panels, look: Look) -> dict[str, Any]:
