@@ -64,9 +64,21 @@ class Browser:
         pointer = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": actions}
         self._call("/actions", {"actions": [pointer]})
 
-    def emulate(self, *, dark: bool) -> None:
+    def emulate(self, *, dark: bool, media: str = "screen") -> None:
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self._call("/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {"features": features}})
+        self._call(
+            "/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {"media": media, "features": features}}
+        )
+
+    def width(self, pixels: int) -> None:
+        """Show pages as on a screen of this width."""
+        params = {"width": pixels, "height": 844, "deviceScaleFactor": 1, "mobile": pixels < 600}
+        self._call("/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": params})
+
+    def print_to(self, target: Path) -> None:
+        """The page as a PDF."""
+        found = self._call("/goog/cdp/execute", {"cmd": "Page.printToPDF", "params": {"printBackground": True}})
+        target.write_bytes(base64.b64decode(found["data"]))
 
     def screenshot(self, target: Path) -> None:
         """The whole page as PNG."""

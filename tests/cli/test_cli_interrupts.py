@@ -100,7 +100,10 @@ def press(tmp_path: Path) -> Iterator[Callable[..., Pressed]]:
         started.append(Pressed(tmp_path, *arguments))
         return started[-1]
 
+    # Where the tests themselves were started in the background, Ctrl-C is ignored, and would be by the command.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield start
+    signal.signal(signal.SIGINT, before)
     for command in started:
         if command.children():
             os.killpg(command.process.pid, signal.SIGKILL)

@@ -27,9 +27,10 @@ from browser import Browser, show, started_browser
 from fedl2g.cli import app
 from fedl2g.cli.report import FIGURES
 from fedl2g.errors import FedL2GError
-from fedl2g.methods.registry import get_method
+from fedl2g.methods.registry import get_method, method_names
 from fedl2g.report.cards import sections
 from fedl2g.report.charts.render import runtime
+from fedl2g.report.charts.theme import styles_of
 from fedl2g.report.clients import compare_groups
 from fedl2g.report.collect import group_runs, read_runs
 from fedl2g.report.content import byte_notes, collect
@@ -455,6 +456,57 @@ def test_a_click_on_a_column_sorts_the_table_and_a_third_brings_the_given_order_
     assert browser.run(f"return {cells}") == sorted(given)
     browser.run(click)
     assert browser.run(f"return {cells}") == given
+
+
+def test_a_phone_shows_all_of_the_page_and_says_where_a_table_goes_on(browser: Browser, report: Path) -> None:
+    browser.width(390)
+    show(browser, report)
+    assert browser.run("return document.documentElement.scrollWidth") == 390
+    wide = browser.run(
+        "return [...document.querySelectorAll('svg')].filter(s => s.getBoundingClientRect().right > 390).length"
+    )
+    assert wide == 0
+    cue = "return getComputedStyle(document.querySelector('.scroll'), '::after').content"
+    assert "more" in browser.run(cue)
+    browser.run("document.querySelector('.scroll').scrollLeft = 10000")
+    browser.wait_for(f"{cue} == 'none'")
+
+
+def test_the_page_follows_the_colours_of_the_screen_and_prints_dark_on_white(
+    browser: Browser, report: Path, tmp_path: Path
+) -> None:
+    def rgb(place: str, style: str) -> list[int]:
+        found = browser.run(f"return getComputedStyle(document.querySelector('{place}')).{style}")
+        return [int(number) for number in re.findall(r"\d+", found)[:3]]
+
+    def ink() -> list[int]:
+        return rgb("#accuracy .role-axis-label text", "fill")
+
+    for dark in (False, True):
+        browser.emulate(dark=dark)
+        show(browser, report)
+        assert (max(rgb("body", "backgroundColor")) < 60) is dark
+        assert (min(ink()) > 150) is dark
+    browser.print_to(tmp_path / "page.pdf")
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+    browser.emulate(dark=True, media="print")
+    assert rgb("body", "backgroundColor") == [255, 255, 255]
+    assert max(ink()) < 100
+
+
+def test_a_method_has_the_same_colour_wherever_it_is_drawn(folder: Path, tmp_path: Path) -> None:
+    """Alone, among others, on the page, in a file and in the paper's figures."""
+    alone, among = ([folder / "local-s0"], [folder])
+    seen = []
+    for paths in (alone, among):
+        content = collect(read_runs(paths), title="", tsne=False)
+        (own,) = (one["colour"] for one in fragment(content)["methods"] if one["label"] == "local")
+        write_figure("curves", group_runs(read_runs(paths)), tmp_path / "curves.svg")
+        assert own in (tmp_path / "curves.svg").read_text()
+        seen.append(own)
+    assert seen[0] == seen[1] == styles_of([("x", "fedproto"), ("anything", "local")])["anything"].colour
+    every = styles_of([(name, name) for name in method_names()])
+    assert len({style.colour for style in every.values()}) == len(every) == 12
 
 
 def test_the_page_shows_the_privacy_that_was_spent(browser: Browser, tmp_path: Path) -> None:
