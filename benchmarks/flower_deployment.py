@@ -52,7 +52,7 @@ class Deployment:
         self.names = tuple(f"site{client}" for client in range(setup.experiment.clients))
         self.ports = _free_ports(1)
         classes = setup.dataset.class_names
-        scaffold(Plan(folder, self.names, classes, setup.dataset.shape, port=self.ports[0]))
+        scaffold(Plan(folder, self.names, classes, setup.dataset.schema, port=self.ports[0]))
         self.processes: list[subprocess.Popen[bytes]] = []
         self._call("sh", "coordinator/make-certificates.sh")
         _edit(folder / "coordinator" / "experiment.toml", 'name = "fedl2g-f"', 'name = "fedl2g-f"\nwarmup_rounds = 0')

@@ -379,7 +379,7 @@ SPOILED: dict[str, tuple[Any, dict[str, str], set[str]]] = {
     ),
     "no table superlink": (
         _no_superlink,
-        dict.fromkeys(("node key", "certificate", "server"), "superlink: the table is missing from the site file")
+        dict.fromkeys(("node key", "certificate", "server"), "superlink: the table is missing")
         | {"package": "package: not pinned"},
         ASKED,
     ),

@@ -196,9 +196,9 @@ def test_a_new_federation_of_any_kind_can_be_read(options: tuple[str, ...], writ
 
 
 OF_KIND = {
-    "table": ("table_mlp", "data.csv", "label", None),
-    "signal": ("sensor_dilated", "data.npz", None, None),
-    "text": ("text_cnn", "data.csv", "label", "text"),
+    "table": ("table_mlp", "data/data.csv", "label", None),
+    "signal": ("sensor_dilated", "data/data.npz", None, None),
+    "text": ("text_cnn", "data/data.csv", "label", "text"),
 }
 
 

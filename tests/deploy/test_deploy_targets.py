@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ pytest.importorskip("flwr", reason="the optional extra `flower` is not installed
 import yaml
 
 from fedl2g.deploy.scaffold import Plan, scaffold
-from fedl2g.schema import image_schema
+from fedl2g.schema import Schema, image_schema
 
 ROLES = ("coordinator", "sites/north", "sites/south_2")
 
@@ -58,6 +59,22 @@ def test_compose_files_follow_the_compose_specification(tmp_path: Path) -> None:
         keys, state = ("certificates", "") if "superlink" in file or "coordinator" in file else ("keys", "store")
         base = "/coordinator" if keys == "certificates" else "/site"
         assert {f"{base}/{keys}", f"{base}/{state}".rstrip("/")} <= places
+
+
+@pytest.mark.parametrize("kind", ["image", "table", "text", "signal"])
+def test_a_container_has_the_data_that_its_site_names(kind: str, tmp_path: Path) -> None:
+    schema = {
+        "image": image_schema(1, 8, 8),
+        "table": Schema.from_json({"kind": "table", "columns": {"age": "number"}}),
+        "text": Schema.from_json({"kind": "text", "shape": [16]}),
+        "signal": Schema.from_json({"kind": "signal", "shape": [3, 9]}),
+    }[kind]
+    scaffold(Plan(tmp_path / "fed", ("north",), ("a", "b"), schema, "fl.example.org", 8443, "compose"))
+    site = tmp_path / "fed" / "sites" / "north"
+    (service,) = yaml.safe_load((site / "compose.yaml").read_text())["services"].values()
+    mounted = {Path(place) for place, _, mode in (v.split(":") for v in service["volumes"] if v.count(":") == 2)}
+    data = Path(tomllib.loads((site / "site.toml").read_text())["data"])
+    assert mounted & {data, *data.parents} == {Path("data")}
 
 
 def test_manifests_follow_the_schemas_of_kubernetes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedl2g.deploy.site import Trainer, run_site
+from fedl2g.deploy import site
 
 GARBAGE = (
     RecordDict({"about": ConfigRecord({"client": 1})}),
@@ -20,7 +20,9 @@ GARBAGE = (
 )
 
 
-def garbage(self: Trainer, kind: str, records: RecordDict, seconds: float, wanted: Callable[[], bool]) -> RecordDict:
+def garbage(
+    self: site.Trainer, kind: str, records: RecordDict, seconds: float, wanted: Callable[[], bool]
+) -> RecordDict:
     """Each time something else."""
     asked = getattr(self, "asked", 0)
     self.asked = asked + 1  # type: ignore[attr-defined]
@@ -28,5 +30,6 @@ def garbage(self: Trainer, kind: str, records: RecordDict, seconds: float, wante
 
 
 if __name__ == "__main__":
-    Trainer.answer = garbage  # type: ignore[method-assign]
-    run_site(Path(sys.argv[1]))
+    site.Trainer.answer = garbage  # type: ignore[method-assign]
+    site.enclose = lambda records: records  # type: ignore[attr-defined]  # which would refuse to send garbage
+    site.run_site(Path(sys.argv[1]))

@@ -153,6 +153,12 @@ class RealFederation:
 
         wait(f"{site} joins", joined)
 
+    def start_again(self) -> None:
+        """Start the sites that have ended."""
+        for site in SITES:
+            if self.processes[site].poll() is not None:
+                self.start_supernode(site)
+
     def restart(self, site: str, change: Callable[[], object]) -> None:
         """Stop a site, change something there, and start it again."""
         self.stop(site)

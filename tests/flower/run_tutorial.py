@@ -52,7 +52,7 @@ class Tutorial:
         self.folder = folder
         self.background: list[subprocess.Popen[bytes]] = []
         self.printed: dict[str, str] = {}
-        self.other_user = other_user()
+        self.other_user = other_user(folder)
 
     def follow(self) -> None:
         for line in commands():
@@ -80,7 +80,8 @@ class Tutorial:
 
     def user_of(self, line: str) -> list[str]:
         """The hospital `east` works as another user, who owns nothing but its folder."""
-        own = any(word in line for word in ("deploy check east", "deploy pin east", "sh east-hospital"))
+        words = ("deploy check east", "deploy pin east", "sh east-hospital", "export east")
+        own = any(word in line for word in words)
         return self.other_user if own else []
 
     def close(self) -> None:
@@ -93,13 +94,20 @@ class Tutorial:
             process.wait()
 
 
-def other_user() -> list[str]:
-    """What starts a command as another user, if this one may do that and the other may read this Python."""
+def other_user(folder: Path) -> list[str]:
+    """What starts a command as another user, if this one may do that.
+
+    Where the other may not read this Python or the folder's parents, it may read all files, and still write none.
+    """
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         return []
-    found = ["setpriv", f"--reuid={OTHER}", "--clear-groups", "env", "HOME=/nonexistent"]
-    tried = subprocess.run([*found, sys.executable, "-c", "import fedl2g.cli, torch, flwr"], capture_output=True)
-    return [] if tried.returncode else found
+    user, home = ["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups"], ["env", "HOME=/nonexistent"]
+    reads = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    for found in ([*user, *home], [*user, *reads, *home]):
+        trial = f"import os, fedl2g.cli, torch, flwr; os.listdir({str(folder)!r})"
+        if subprocess.run([*found, sys.executable, "-c", trial], capture_output=True).returncode == 0:
+            return found
+    return []
 
 
 def compare(folder: Path, printed: dict[str, str]) -> dict[str, Any]:

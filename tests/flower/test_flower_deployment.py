@@ -53,6 +53,7 @@ def test_the_tutorial_runs_and_equals_the_inline_run(tmp_path: Path) -> None:
     assert lines, done.stderr[-4000:] + done.stdout[-1000:]
     found = json.loads(lines[-1].removeprefix("RESULT "))
     assert found["differences"] == []
+    assert found["other user"] == (os.geteuid() == 0 and shutil.which("setpriv") is not None)
     assert found["predictions"] == {"north": [5, 4], "south": [5, 4], "east": [5, 4]}
     assert found["originals"] == []  # nothing names the folder in which it was made
     for word in ("north", "site_code:build_model", "small_resnet", "45", "not told"):
@@ -73,15 +74,38 @@ def try_to_join(federation: RealFederation, name: str, *options: str) -> str:
     return federation.log(name)
 
 
+def refused_site(federation: RealFederation, key: Path) -> str:
+    """Start a site as its institution does, with another key; the last line of its log, after its end."""
+    folder = key.with_name("stranger")
+    shutil.copytree(federation.site("north"), folder, ignore=shutil.ignore_patterns("store", "flwr", "hold", "held"))
+    shutil.copy(key, folder / "node_key")
+    return ended_site(federation, folder)
+
+
+def ended_site(federation: RealFederation, folder: Path) -> str:
+    """Start a site that is not let in and wait for its end; the last line of its log."""
+    process = federation.start(folder.name, "fedl2g", "deploy", "site", str(folder / "site.toml"))
+    wait(f"{folder.name} ends", lambda: process.poll() is not None)
+    del federation.processes[folder.name]
+    assert process.returncode == 2
+    said = federation.log(folder.name)
+    assert "SuperNode ID" not in said
+    assert "Traceback" not in said
+    return said.splitlines()[-1]
+
+
 def activate_with_keys(federation: RealFederation, signing: Path, claimed: Path) -> int:
     """Ask to join by a registered public key, signed by another private key; the SuperLink's status code."""
     import httpx
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
-    from flwr.proto.fleet_pb2 import ActivateNodeRequest
-    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-    from flwr.supernode.fleet_http_client import FleetHttpClient
-    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    from fedl2g.engines.flower.internals import (
+        ActivateNodeRequest,
+        FleetHttpClient,
+        NodeAuthHttpInterceptor,
+        RuntimeVersionHttpInterceptor,
+        public_key_to_bytes,
+    )
 
     private = load_ssh_private_key(signing.read_bytes(), None)
     public = load_ssh_public_key(claimed.read_bytes())
@@ -107,6 +131,8 @@ def test_strangers_are_refused_and_the_run_goes_on(federation: RealFederation, t
     assert "Failed to initialize the connection" in try_to_join(federation, "unregistered", *secure, *own_key)
     assert "Failed to initialize the connection" in try_to_join(federation, "keyless", *secure)
     assert "Failed to initialize the connection" in try_to_join(federation, "plain", "--insecure")
+    said = refused_site(federation, tmp_path / "unregistered")
+    assert "the coordinator does not know this key; send it node_key.pub, to be registered there with" in said
     public = federation.site("north") / "node_key.pub"
     assert activate_with_keys(federation, tmp_path / "unregistered", public) == 401
     log = federation.log("superlink")
@@ -252,14 +278,10 @@ def test_two_sites_with_one_key_are_one(federation: RealFederation, tmp_path: Pa
     run = federation.run("twins")
     twin = tmp_path / "twin"
     shutil.copytree(federation.site("north"), twin, ignore=shutil.ignore_patterns("store", "flwr", "hold", "held"))
-    process = federation.start("twin", "fedl2g", "deploy", "site", str(twin / "site.toml"))
-    wait("the second site with the key ends", lambda: process.poll() is not None)
-    del federation.processes["twin"]
-    assert process.returncode == 2
-    said = federation.log("twin")
-    assert "SuperNode ID" not in said
-    assert "fedl2g: SuperNode: ended with exit code" in said.splitlines()[-1]
-    assert "Traceback" not in said
+    said = ended_site(federation, twin)
+    assert said.startswith(
+        "fedl2g: SuperNode: ended with exit code 1: the coordinator answers and knows this key; a second"
+    )
     run.finish()
     assert run.rounds() == ALL_ROUNDS
     assert run.differences() == []
@@ -287,14 +309,14 @@ def test_a_certificate_that_expires_in_the_middle_stops_the_run_which_goes_on_wi
 ) -> None:
     certificates = federation.root / "coordinator" / "certificates"
     good = (certificates / "server.crt").read_bytes()
-    seconds = 45.0 + 15.0 * federation.start_seconds()  # until the run is in its first round, however busy the machine
+    seconds = 30.0 + 8.0 * federation.start_seconds()  # until the run is in its first round, however busy the machine
     write_certificate(certificates, seconds)
     expired = time.monotonic() + seconds
     federation.kill("superlink")
     federation.start_superlink()
     federation.hold("north")
     try:
-        run = federation.run("expired", deadline_seconds=2 * seconds, below_minimum="stop")
+        run = federation.run("expired", deadline_seconds=seconds + 5.0, below_minimum="stop")
         federation.held("north")
         assert time.monotonic() < expired, "the machine is too busy for this test"
         time.sleep(expired - time.monotonic() + 1.0)
@@ -306,9 +328,12 @@ def test_a_certificate_that_expires_in_the_middle_stops_the_run_which_goes_on_wi
     assert stopped == (not (run.path / "result.json").exists())
     if stopped:  # an open connection outlives its certificate
         assert "replies, but 2 are needed" in run.log() or "SuperLink: could not be reached" in run.log()
+    wait("north, which could not send its answer, ends", lambda: federation.processes["north"].poll() is not None)
+    assert "its certificate has expired" in federation.log("north").splitlines()[-1]
     (certificates / "server.crt").write_bytes(good)
     federation.kill("superlink")
     federation.start_superlink()
+    federation.start_again()
     if stopped:
         run.start()
     run.finish()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,13 @@ def _unknown() -> Iterator[None]:
 
 def installed(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flower, "version", lambda name: release)
+
+
+def test_what_pip_installs_is_what_was_tested() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    (oldest, newest) = flower.OLDEST, flower.NEWEST
+    bound = f"flwr>={oldest[0]}.{oldest[1]},<{newest[0]}.{newest[1] + 1}"
+    assert bound in project["project"]["optional-dependencies"]["flower"]
 
 
 @pytest.mark.parametrize("release", ["1.41.0", "1.42.0", "1.42.0.dev20261001"])

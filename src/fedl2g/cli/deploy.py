@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -199,13 +198,8 @@ def run_site(site: Path) -> None:
     from fedl2g.engines.flower import require_flower
 
     require_flower()
-    try:
-        from fedl2g.deploy.site import run_site
-    except ImportError as error:
-        raise SettingError(
-            f"flwr: version {version('flwr')} is installed, which this fedl2g does not know ({error}); install 1.41 or "
-            "1.42"
-        ) from error
+    from fedl2g.deploy.site import run_site
+
     run_site(site)
 
 

@@ -156,15 +156,8 @@ def _writable(store: Path) -> str:
     return f"{store} is writable, {free.f_bavail * free.f_frsize / 2**30:.1f} GB free"
 
 
-def _superlink(file: SiteFile) -> tuple[str, Path, Path]:
-    if file.superlink is None:
-        raise ValueError("superlink: the table is missing from the site file")
-    link = file.superlink
-    return link.address, file.path(link.root_certificates), file.path(link.private_key)
-
-
 def _private_key(file: SiteFile) -> str:
-    key = _superlink(file)[2]
+    key = file.link[2]
     mode = stat.S_IMODE(key.stat().st_mode)
     if mode & 0o077:
         raise ValueError(f"{key}: readable by other users; run chmod 600 {key}")
@@ -177,7 +170,7 @@ def _private_key(file: SiteFile) -> str:
 
 
 def _certificate(file: SiteFile) -> str:
-    path = _superlink(file)[1]
+    path = file.link[1]
     until = check_validity(path, read_certificate(path), "get the coordinator's current ca.crt")
     return f"{path} is {until}"
 
@@ -187,7 +180,7 @@ def _coordinator(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
     found: list[Answering] = []
 
     def server() -> str:
-        address, authority, _ = _superlink(file)
+        address, authority, _ = file.link
         expected = coordinator.federation.address
         if expected is not None and expected != address:
             raise SettingError(f"{address}: the coordinator's experiment.toml says {expected}; correct site.toml")
@@ -198,4 +191,4 @@ def _coordinator(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
     yield attempt("server", server)
     if found:
         yield attempt("clock", lambda: check_clock(found[0]))
-        yield attempt("registration", lambda: check_registration(*_superlink(file)))
+        yield attempt("registration", lambda: check_registration(*file.link))

@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from fedl2g.errors import SettingError
+from fedl2g.errors import FedL2GError, SettingError
 
 _TIMEOUT = 5.0  # seconds
 _NO_INTERVAL = (
@@ -111,17 +111,34 @@ def check_clock(answering: Answering) -> str:
     )
 
 
+def why_not_joined(address: str, authority: Path, private_key: Path) -> str:
+    """Why a SuperNode with this key could not join or was lost, as far as the SuperLink can be asked."""
+    try:
+        check_clock(reach(address, authority))
+        check_registration(address, authority, private_key)
+    except (FedL2GError, OSError, ValueError) as error:
+        return str(error)
+    return (
+        "the coordinator answers and knows this key; a second node with it is refused, and for about a minute the one "
+        "after a node that died"
+    )
+
+
 def check_registration(address: str, authority: Path, private_key: Path) -> str:
     """Ask whether this site's key is registered, without joining; SettingError if it is not."""
     import httpx
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-    from flwr.proto.fleet_pb2 import ActivateNodeRequest
-    from flwr.supercore.error import ApiErrorCode, FlowerError
-    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-    from flwr.supernode.fleet_http_client import FleetHttpClient
-    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    from fedl2g.engines.flower.internals import (
+        ActivateNodeRequest,
+        ApiErrorCode,
+        FleetHttpClient,
+        FlowerError,
+        NodeAuthHttpInterceptor,
+        RuntimeVersionHttpInterceptor,
+        public_key_to_bytes,
+    )
 
     private = load_ssh_private_key(private_key.read_bytes(), None)
     if not isinstance(private, ec.EllipticCurvePrivateKey):

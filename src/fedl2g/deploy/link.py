@@ -41,7 +41,7 @@ class LimitedGrid:
         """End what runs inside the block by an alarm; only the main thread, in which Flower runs an app, gets one."""
 
         def lost(number: int, frame: FrameType | None) -> NoReturn:
-            raise self._lost("no answer")
+            raise _lost(f"no answer for {self.seconds:.0f} s")
 
         alarmed = threading.current_thread() is threading.main_thread()
         if alarmed:
@@ -50,14 +50,15 @@ class LimitedGrid:
         try:
             yield
         except httpx.TransportError as error:
-            raise self._lost(str(error)) from error
+            raise _lost(str(error)) from error
         finally:
             if alarmed:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, before)
 
-    def _lost(self, reason: str) -> RunError:
-        return RunError(
-            f"SuperLink: could not be reached for {self.seconds:.0f} s ({reason}); the last checkpoint is intact; "
-            "start the SuperLink, then the run again"
-        )
+
+def _lost(reason: str) -> RunError:
+    return RunError(
+        f"SuperLink: could not be reached ({reason}); the last checkpoint is intact; start the SuperLink, then the run "
+        "again"
+    )

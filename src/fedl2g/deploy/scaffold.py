@@ -105,7 +105,7 @@ def _of_kind(inputs: Schema) -> dict[str, str]:
         "inputs": "\n" + tomli_w.dumps({"federation": {"inputs": inputs.to_json()}}),
         "model": group[1],
         "meaning": f'{file}, or your own function: "site_code:load_data".',
-        "data": f'data = "data.{"csv" if table else "npz"}"\n{columns}',
+        "data": f'data = "data/data.{"csv" if table else "npz"}"\n{columns}',
         "most": "",
     }
 

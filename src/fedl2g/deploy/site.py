@@ -21,6 +21,7 @@ import httpx
 from flwr.app import Error, Message, RecordDict
 
 from fedl2g.deploy.children import Child, start_child
+from fedl2g.deploy.fleet import why_not_joined
 from fedl2g.deploy.health import pulse_file
 from fedl2g.deploy.package import check_package
 from fedl2g.deploy.runtime import Runtime, Task
@@ -178,12 +179,13 @@ def run_site(path: Path) -> None:
     log_to_stderr()
     file = read_site(path, trust=True)  # the institution itself starts its site with this file
     _log.info(check_package(file.package, path))
-    port, secret = _free_port(), secrets.token_bytes(32)
-    arguments, home = _supernode_arguments(file, path), file.path("flwr")
+    port, secret, home = _free_port(), secrets.token_bytes(32), file.path("flwr")
+    address, authority, key = file.link
     secret_file = home / "runtime-secret"
     _write_secret(secret_file, secret)
     supernode = start_child(
-        "fedl2g.deploy.supernode", *arguments, "--isolation", "process", "--host", _HOST, "--port", str(port),
+        "fedl2g.deploy.supernode", "--superlink", address, "--root-certificates", str(authority),
+        "--auth-supernode-private-key", str(key), "--isolation", "process", "--host", _HOST, "--port", str(port),
         "--superexec-auth-secret-file", str(secret_file),
         env={"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0"},
     )  # fmt: skip
@@ -196,18 +198,8 @@ def run_site(path: Path) -> None:
     finally:
         supernode.end()
         secret_file.unlink(missing_ok=True)
-    raise RunError(f"SuperNode: ended with {supernode.how_it_ended()}; its last lines say why; start the site again")
-
-
-def _supernode_arguments(file: SiteFile, path: Path) -> list[str]:
-    if file.superlink is None:
-        raise SettingError(f"{path}: superlink: the table is missing; it says how the coordinator is reached")
-    link = file.superlink
-    return [
-        *("--superlink", link.address),
-        *("--root-certificates", str(file.path(link.root_certificates))),
-        *("--auth-supernode-private-key", str(file.path(link.private_key))),
-    ]
+    how = supernode.how_it_ended()
+    raise RunError(f"SuperNode: ended with {how}: {why_not_joined(address, authority, key)}; start the site again")
 
 
 def _write_secret(path: Path, secret: bytes) -> None:

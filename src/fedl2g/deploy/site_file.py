@@ -73,6 +73,17 @@ class SiteFile(BaseModel):
         """The absolute form of a path in the file."""
         return (self.folder / relative).resolve()
 
+    @property
+    def link(self) -> tuple[str, Path, Path]:
+        """The SuperLink's address, the authority of its certificate, and this site's private key."""
+        if self.superlink is None:
+            raise SettingError(
+                f"{self.folder / self.file}: superlink: the table is missing; it names the coordinator's address and "
+                "this site's key"
+            )
+        link = self.superlink
+        return link.address, self.path(link.root_certificates), self.path(link.private_key)
+
     def use_code(self) -> None:
         """Put the site's own code on the import path."""
         folder = str(self.path(self.code))
@@ -109,10 +120,7 @@ def key_file(path: Path) -> Path:
     site = path / SITE_FILE if (path / SITE_FILE).is_file() else path
     if site.suffix != ".toml":
         return path
-    file = read_site(site, trust=True)  # only its paths are used
-    if file.superlink is None:
-        raise SettingError(f"{site}: superlink: the table is missing; it says where the private key lies")
-    return file.path(file.superlink.private_key)
+    return read_site(site, trust=True).link[2]  # only its paths are used
 
 
 def store_of(path: Path) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from importlib.metadata import entry_points
@@ -18,6 +19,10 @@ def main() -> None:
     (command,) = entry_points(group="console_scripts", name=COMMAND)
     sys.argv[0] = COMMAND
     command.load()()
+    # Flower returns when it gives its connection up, as for a certificate that has expired. Its Runtime API would keep
+    # the process alive, and the site would wait for messages that cannot come.
+    sys.stdout.flush()
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -24,11 +25,12 @@ def main() -> None:
     connection, path = Connection(int(sys.argv[1])), Path(sys.argv[2])
     file = read_site(path, trust=True)  # the institution itself started its site with this file
     check_package(file.package, path)
-    connection.send_bytes(b"ready")
-    while True:
-        kind = connection.recv_bytes().decode()
-        records = unpack_records(connection.recv_bytes())
-        connection.send_bytes(pack_records(answer(file, kind, records)))
+    with suppress(EOFError, OSError):  # the site has ended
+        connection.send_bytes(b"ready")
+        while True:
+            kind = connection.recv_bytes().decode()
+            records = unpack_records(connection.recv_bytes())
+            connection.send_bytes(pack_records(answer(file, kind, records)))
 
 
 if __name__ == "__main__":

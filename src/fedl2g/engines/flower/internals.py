@@ -7,19 +7,29 @@ underscore, but a release may change them. `require_flower` imports this module 
 from __future__ import annotations
 
 from flwr.common.constant import SubStatus
+from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
 from flwr.supercore.constant import TaskType
+from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
     SuperExecAuthHttpInterceptor,
 )
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 __all__ = [
     "AcquireTaskRequest",
+    "ActivateNodeRequest",
+    "ApiErrorCode",
+    "FleetHttpClient",
+    "FlowerError",
+    "NodeAuthHttpInterceptor",
     "RuntimeHttpClient",
     "RuntimeTokenHttpInterceptor",
     "RuntimeVersionHttpInterceptor",
@@ -27,6 +37,7 @@ __all__ = [
     "SubStatus",
     "SuperExecAuthHttpInterceptor",
     "TaskType",
+    "public_key_to_bytes",
     "pull_task_input",
     "push_message",
     "push_task_output",
