@@ -29,6 +29,8 @@ from fedl2g.runs.deployed import read_sites
 from fedl2g.runs.directory import RunDirectory, find_runs
 from fedl2g.runs.runner import resume
 from fedl2g.schema import image_schema
+from fedl2g.watch.follower import Follower
+from fedl2g.watch.found import Watched
 
 CLASSES = ("zero", "one")
 ROUNDS = 2
@@ -49,12 +51,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def request(folder: Path, round: int, best: int | None = None) -> RecordDict:
+def request(folder: Path, round: int, best: int | None = None, run: str = "run1") -> RecordDict:
     coordinator = read_coordinator(folder / "coordinator" / "experiment.toml")
     e = coordinator.experiment
     broadcast = get_method(e.method.name).server(e.method, coordinator.setup.task).broadcast(round)
     table = coordinator.federation
-    return messages.pack_request(Request("run1", e, table.classes, table.inputs, round, broadcast, best))
+    return messages.pack_request(Request(run, e, table.classes, table.inputs, round, broadcast, best))
 
 
 def site(folder: Path, store: Path, **changed: Any) -> SiteFile:
@@ -188,6 +190,17 @@ def test_a_twin_that_is_done_after_the_run_says_what_the_federation_brought(
     assert log.read_text().count("): the federation brought ") == 1
 
 
+def test_a_site_shows_the_run_in_which_it_takes_part_as_running(folder: Path, tmp_path: Path) -> None:
+    file = site(folder, tmp_path / "store")
+    records = [RunDirectory(tmp_path / "store" / run / "own") for run in ("run1", "run2")]
+    answer(file, "train", request(folder, 1))
+    assert [record.running for record in records] == [True, False]
+    answer(file, "train", request(folder, 1, run="run2"))
+    assert [record.running for record in records] == [False, True]
+    answer(file, "evaluate.keep", request(folder, 1, run="run2"))
+    assert [record.running for record in records] == [False, False]
+
+
 def test_a_record_that_cannot_be_written_keeps_no_site_from_answering(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -223,4 +236,9 @@ def test_watch_and_list_find_the_records_of_a_site(folder: Path, tmp_path: Path)
     file = site(folder, tmp_path / "store")
     answer(file, "train", request(folder, 1))
     assert [run.path.name for run in find_runs(tmp_path / "store")] == ["own"]
+    answer(file, "evaluate", request(folder, 1))
+    page = Follower(Watched(tmp_path / "store")).state().page()
+    assert "The clients by round" in page
+    assert '"north"' in page  # the line of client 0
+    assert "client 0" not in page
     assert "site_code" not in sys.modules  # nothing of the site's code was imported to find them

@@ -17,10 +17,7 @@ from fedl2g.deploy.site_file import SiteFile, read_site
 
 _STARTS = 3  # of one run's twin by one process: a twin that always fails is given up
 # What concerns others, or what is sent to them.
-_OTHERS = (
-    "method", "participation", "aggregation", "availability", "attack", "noise", "privacy", "replies", "sampler",
-    "patience", "execution",
-)  # fmt: skip
+_OTHERS = ("method", "participation", "aggregation", "availability", "attack", "noise", "privacy", "sampler")
 _twins: dict[str, list[Child]] = {}
 
 

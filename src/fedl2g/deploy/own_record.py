@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,30 @@ class OwnRecord:
         _say(self.directory, text)
 
 
+class _TakingPart:
+    """Locks the record of the run in which this process takes part: `watch` and `list` then show it as running."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._lock = ExitStack()
+
+    def begin(self, directory: RunDirectory) -> None:
+        """This run goes on, and so no other."""
+        if self._path != directory.path:
+            self.end()
+            with suppress(FedL2GError):  # a record is written without its lock too
+                self._lock.enter_context(directory.lock())
+            self._path = directory.path
+
+    def end(self) -> None:
+        """The run is over."""
+        self._lock.close()
+        self._path = None
+
+
+_taking_part = _TakingPart()
+
+
 def say_gain(own: RunDirectory, alone: RunDirectory) -> None:
     """Say what the federation brought this site, once its run and its twin are both over: the later one says it."""
     federated, local = (selected_record(run.history()) if run.result() is not None else None for run in (own, alone))
@@ -153,12 +178,14 @@ def note(file: SiteFile, request: Request, setup: Setup, answer: Reply | Evaluat
     """Record an answer to the coordinator (None: the run is over); never fails."""
     try:
         record = OwnRecord(file.path(file.store) / request.run, file, setup)
+        _taking_part.begin(record.directory)
         match answer:
             case Reply():
                 record.trained(request, answer)
             case Evaluation():
                 record.evaluated(request, answer)
             case None:
+                _taking_part.end()
                 record.ended(request)
     except (FedL2GError, OSError) as error:
         _log.warning("this site's own record cannot be written: %s", error)

@@ -14,6 +14,7 @@ from fedl2g.report.collect import Group, Run
 from fedl2g.report.content import Content
 from fedl2g.report.drawings import thinned
 from fedl2g.report.series import band
+from fedl2g.runs.deployed import read_sites
 
 MOST_CHARTS = 8
 MOST_LINES = 60
@@ -37,7 +38,7 @@ def client_section(content: Content) -> Section:
             if not values:
                 continue
             name = f"{group.label}, seed {run.seed}: {measure}"
-            clients.append((name, _chart(dict(list(values.items())[:MOST_LINES]), measure, form)))
+            clients.append((name, _chart(_named(run, dict(list(values.items())[:MOST_LINES])), measure, form)))
             if by_kind := architecture_means(values, architectures_of(run)):
                 kinds.append((name, _chart(by_kind, measure, form)))
     cards = []
@@ -80,6 +81,13 @@ def architecture_means(values: Lines, architectures: tuple[str, ...]) -> Lines:
 def _by_client(rounds: Mapping[int, Mapping[int, float]]) -> Lines:
     clients = sorted({client for values in rounds.values() for client in values})
     return {f"client {c}": {number: values[c] for number, values in rounds.items() if c in values} for c in clients}
+
+
+def _named(run: Run, values: Lines) -> Lines:
+    """The lines of a deployment's clients by the names of their sites."""
+    sites = read_sites(run.directory.path) if run.directory.deployed else {}
+    names = {f"client {client}": site.name for client, site in sites.items()}
+    return {names.get(label, label): line for label, line in values.items()}
 
 
 def _chart(values: Lines, measure: str, form: str) -> Panel:

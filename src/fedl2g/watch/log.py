@@ -10,6 +10,7 @@ from fedl2g.errors import RunError
 from fedl2g.report.collect import Group, Run
 from fedl2g.report.content import Content
 from fedl2g.round.record import MB, RoundRecord
+from fedl2g.runs.deployed import read_sites
 from fedl2g.watch.found import LOG
 from fedl2g.watch.now import state_of
 
@@ -62,8 +63,10 @@ def _listed(clients: Iterable[int]) -> str:
 
 
 def _unused(group: Group, run: Run) -> list[str]:
+    sites = read_sites(run.directory.path) if run.directory.deployed else {}
+    named = {client: f" ({site.name})" for client, site in sites.items()}
     return [
-        f"{group.label}, seed {run.seed}, round {record.round}: client {client} {what}: {why}"
+        f"{group.label}, seed {run.seed}, round {record.round}: client {client}{named.get(client, '')} {what}: {why}"
         for record in run.history
         for what, found in (("was refused", record.refused), ("did not reply", record.missing))
         for client, why in found.items()
