@@ -6,6 +6,7 @@ is part of any answer to the coordinator. A record that cannot be written is a w
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import logging
 import time
@@ -134,6 +135,7 @@ class _TakingPart:
 
 
 _taking_part = _TakingPart()
+atexit.register(_taking_part.end)
 
 
 def say_gain(own: RunDirectory, alone: RunDirectory) -> None:
