@@ -64,7 +64,7 @@ class Browser:
         pointer = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": actions}
         self._call("/actions", {"actions": [pointer]})
 
-    def emulate(self, *, dark: bool, media: str = "screen") -> None:
+    def emulate(self, *, dark: bool, media: str = "") -> None:
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self._call(
             "/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {"media": media, "features": features}}

@@ -37,6 +37,7 @@ def model(fedl2g: Any, tmp_path: Path, kept: Path) -> Path:
         assert exported.err == ""  # no warning of a library
         files = ("weights.safetensors", "model.torchscript", "model.pt2", "model.onnx", "model.json")
         assert exported.out.splitlines()[-1] == "wrote " + ", ".join(f"model/{name}" for name in files)
+        assert len({(tmp_path / "model" / name).stat().st_mode for name in files}) == 1  # all of it can be handed on
         shutil.move(tmp_path / "model", kept)
     return Path(shutil.copytree(kept, tmp_path / "model"))
 

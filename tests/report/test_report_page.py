@@ -494,6 +494,18 @@ def test_the_page_follows_the_colours_of_the_screen_and_prints_dark_on_white(
     assert max(ink()) < 100
 
 
+def test_a_method_that_sends_nothing_is_a_level_that_widens_no_axis(report: Path) -> None:
+    """So that who hides the method that sends most sees the others closer."""
+    data = read(report)[1]
+    assert {row["method"] for row in rows(data, "megabytes")} == {"fedl2g-f, server_lr=0.0", "fedl2g-f, server_lr=10.0"}
+    spec = data["charts"]["megabytes"][0]["spec"]
+    (level,) = (layer for layer in spec["layer"] if layer["mark"]["type"] == "rule" and "color" in layer["encoding"])
+    assert "x" not in level["encoding"]
+    (row,) = level["data"].get("values") or spec["datasets"][level["data"]["name"]]
+    assert row["method"] == "local"
+    assert row["low"] < row["y"] < row["high"]
+
+
 def test_a_method_has_the_same_colour_wherever_it_is_drawn(folder: Path, tmp_path: Path) -> None:
     """Alone, among others, on the page, in a file and in the paper's figures."""
     alone, among = ([folder / "local-s0"], [folder])
@@ -507,6 +519,7 @@ def test_a_method_has_the_same_colour_wherever_it_is_drawn(folder: Path, tmp_pat
     assert seen[0] == seen[1] == styles_of([("x", "fedproto"), ("anything", "local")])["anything"].colour
     every = styles_of([(name, name) for name in method_names()])
     assert len({style.colour for style in every.values()}) == len(every) == 12
+    assert len({style.dash for style in every.values()}) == 12  # for who sees no colours, and on grey paper
 
 
 def test_the_page_shows_the_privacy_that_was_spent(browser: Browser, tmp_path: Path) -> None:

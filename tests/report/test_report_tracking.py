@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,6 +142,14 @@ def test_wandb_offline_has_every_round_once_and_says_where(tmp_path: Path, monke
         f"mlflow: sqlite:///{tmp_path}/both/mlflow.db; open it with "
         f"`mlflow ui --backend-store-uri sqlite:///{tmp_path}/both/mlflow.db`"
     ]
+
+
+def test_libraries_of_trackers_say_nothing(tmp_path: Path) -> None:
+    words = "run -d digits --samples 60 -c 2 --partition iid --models small_cnn -m local -r 1 -o one --quiet --json"
+    command = [sys.executable, "-m", "fedl2g", *words.split(), "--track", "tensorboard,mlflow,wandb"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert json.loads(done.stdout)["rounds"] == 1
 
 
 def test_the_privacy_that_was_spent_is_tracked() -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -27,7 +28,6 @@ from fedl2g.deploy.own_site import stored_setup
 from fedl2g.deploy.programs import write_programs
 from fedl2g.deploy.site_file import read_site
 from fedl2g.engines.flower.store import find_client, stored_model
-from fedl2g.engines.states import write_state
 from fedl2g.errors import RunError
 from fedl2g.files import reason_of, replacing, write_text
 from fedl2g.learning.client import MOMENTS
@@ -150,8 +150,9 @@ def _export(
     files = [out / "weights.safetensors", out / "model.torchscript", out / "model.json"]
     try:
         out.mkdir(parents=True, exist_ok=True)
-        tensors = model.network.state_dict().items()
-        write_state(files[0], {name: tensor.contiguous().clone() for name, tensor in tensors})
+        tensors = {name: tensor.contiguous().clone() for name, tensor in model.network.state_dict().items()}
+        with replacing(files[0]) as partial:  # readable as the others are: a state's own file is private
+            partial.write_bytes(safetensors.torch.save(tensors))
         with replacing(files[1]) as partial:
             _save_program(program, partial)
         files[2:2] = write_programs(predictor, samples, "images" if kind == "image" else "inputs", out)

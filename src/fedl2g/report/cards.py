@@ -249,7 +249,8 @@ def _cost(content: Content, look: Look) -> list[Card]:
     if spends and any(accuracy_series(run.history) for run in content.runs):
         silent = any(not sum(r.up_bytes + r.down_bytes for r in run.history) for run in content.runs)
         level = " A method that sends nothing is a level: its accuracy in the selected round." if silent else ""
-        caption = f"What the accuracy cost in megabytes up to each round. {seeds_text(groups)}{level}"
+        closer = " Hide what sends most, above, to see the others closer." if len(groups) > 2 else ""
+        caption = f"What the accuracy cost in megabytes up to each round. {seeds_text(groups)}{level}{closer}"
         chart = drawings.megabytes(groups, look)
         cards.append(Card("megabytes", "Accuracy against megabytes sent", caption, [("", chart)], zoom="megabytes"))
     return cards

@@ -81,14 +81,15 @@ def loss_rise(groups: Sequence[Group], look: Look, **kwargs: Any) -> Panel:
 def megabytes(groups: Sequence[Group], look: Look, **kwargs: Any) -> Panel:
     """Accuracy against the megabytes sent so far; a method that sends nothing is a level: its best accuracy."""
     found = {group.label: thinned(spent_megabytes(group), len(groups)) for group in groups}
-    most = max((x for line in found.values() for x in line["x"]), default=0)
+    levels = {}
     for group in groups:
         line = found[group.label]
         if line["x"] and not line["x"][-1]:
             seeds = [value for run in group.runs if (value := number(best_accuracy(run))) is not None]
-            level = {"y": number(statistics.fmean(seeds)), "low": min(seeds), "high": max(seeds)}
-            found[group.label] = {"x": [0, most], **{name: [value, value] for name, value in level.items()}}
-    return curves(found, look, x="MB sent, up and down, all clients", y="test accuracy", form=".2%", **kwargs)
+            levels[group.label] = {"y": number(statistics.fmean(seeds)), "low": min(seeds), "high": max(seeds)}
+            del found[group.label]
+    across = "MB sent, up and down, all clients"
+    return curves(found, look, x=across, y="test accuracy", form=".2%", levels=levels, **kwargs)
 
 
 def communication(groups: Sequence[Group], look: Look, **kwargs: Any) -> Panel:

@@ -155,6 +155,7 @@ class MLflowTracker(Tracker):
     def open(self, federation: Federation) -> set[int]:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # no telemetry from a tool for private data
         os.environ.setdefault("DO_NOT_TRACK", "true")
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # else it tells how it makes its database
         from mlflow import MlflowClient
         from mlflow.entities import Param
 

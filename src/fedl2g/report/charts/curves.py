@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from fedl2g.report.charts.parts import ZOOM, Panel, colour, dash, switchable, titled, values, width
+from fedl2g.report.charts.parts import ZOOM, Panel, Row, colour, dash, shown, switchable, titled, values, width
 from fedl2g.report.charts.theme import Look
 
 Band = Mapping[str, Sequence[Any]]
@@ -26,11 +26,12 @@ def curves(
     title: str = "",
     zero: bool = False,
     logarithmic: str = "",
+    levels: Mapping[str, Row] | None = None,
     legend: bool = True,
     size: tuple[int, int] = (430, 280),
 ) -> Panel:
     """A line for each label with its band; `form` is the d3 format of a value, `zero` draws a line there, `logarithmic`
-    names the axes ("x", "y", "xy") that are.
+    names the axes ("x", "y", "xy") that are. `levels`, rows with y, low and high, go all the way across.
 
     A page's reader can drag to zoom, switch methods off and see all values of a round under the pointer.
     """
@@ -53,6 +54,8 @@ def curves(
         level = alt.Chart(values([{"y": 0}])).mark_rule(strokeDash=[3, 3], opacity=0.6)
         layers.append(level.encode(y="y:Q"))
     layers.append(alt.Chart().mark_line(strokeWidth=1.8).encode(x=across, y=up, color=tint, strokeDash=stroke))
+    if levels:
+        layers += _levels(levels, look, up, tint, stroke)
     if any(len(row["x"]) == 1 for row in rows):  # of which there is no line
         single = alt.Chart().transform_joinaggregate(points="count()", groupby=["method"])
         single = single.transform_filter("datum.points == 1")
@@ -68,6 +71,15 @@ def curves(
         chart = chart.transform_filter(f"{ZOOM} === null || inrange(datum.x, {ZOOM})")
         chart = chart.add_params(alt.param(name=ZOOM, value=None))
     return titled(switchable(chart, look), title)
+
+
+def _levels(levels: Mapping[str, Row], look: Look, up: alt.Y, tint: alt.Color, stroke: alt.StrokeDash) -> list[Any]:
+    """Lines and bands without ends: a method that has one does not widen the axis for the others."""
+    chart = alt.Chart(values([{"method": label, **level} for label, level in levels.items()]))
+    if look.page:
+        chart = chart.transform_filter(shown())
+    band = chart.mark_rect(opacity=0.14).encode(y=alt.Y("low:Q"), y2="high:Q", color=tint)
+    return [band, chart.mark_rule(strokeWidth=1.8).encode(y=up, color=tint, strokeDash=stroke)]
 
 
 def _columns(line: Band) -> dict[str, list[Any]]:

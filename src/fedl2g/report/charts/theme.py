@@ -14,8 +14,11 @@ PALETTE = (
     "#7b8794", "#a9653b", "#71842a", "#0f8f9c", "#2b9348", "#c07a00",
     "#b857c9", "#8b5cf6", "#2f7fe0", "#e0473a", "#9a6b86", "#e0457b",
 )  # fmt: skip
-# Beside the colour: lines that coincide, or that are printed in grey, can still be told apart.
-DASHES: tuple[tuple[int, ...], ...] = ((2, 2), (10, 3), (6, 2, 2, 2), (1, 0), (12, 3, 3, 3), (4, 2))
+# Beside the colour, one for each: lines that coincide, or that are printed in grey, can still be told apart.
+DASHES: tuple[tuple[int, ...], ...] = (
+    (2, 2), (10, 3), (6, 2, 2, 2), (12, 3, 3, 3), (4, 4), (6, 2, 2, 2, 2, 2),
+    (9, 6), (2, 5), (7, 2, 3, 2), (3, 2, 3, 6), (5, 2), (1, 0),
+)  # fmt: skip
 ACCENT = "#2f7fe0"
 INK = "#1a202c"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif"
