@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from fedl2g.cli import app
-from fedl2g.errors import SettingError
+from fedl2g.datasets.download import RemoteFile
+from fedl2g.errors import DataError, SettingError
 from fedl2g.federation import Federation, Observer
 from fedl2g.models import calibration
 from fedl2g.paper.catalog import Cell, paper_experiment
@@ -134,6 +135,26 @@ def test_a_diverged_or_impossible_cell_is_recorded_and_the_rest_goes_on(tmp_path
     assert entries["fedl2g-l", "cifar100"].remark.startswith("failed: ")
     assert entries["fedl2g-f", "cifar100"].best
     assert any("1 of 3 cells" in line for line in provenance(paper_experiment("aggregation"), study, found))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_download_that_fails_is_tried_once_and_not_for_every_cell(
+    jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def offline(file: RemoteFile, *_: object) -> Path:
+        asked.append(file.name)
+        raise DataError(f"{file.name} cannot be downloaded; check the connection")
+
+    monkeypatch.setenv("FEDL2G_DATA", str(tmp_path / "cache"))
+    monkeypatch.setattr("fedl2g.datasets.loading.fetch", offline)
+    study = Study.open(tmp_path, "small")
+    cells = list(study.cells(paper_experiment("data"), 1, ["pathological/cifar10"]))
+    outcomes = list(run_cells(study, cells, jobs=jobs))
+    assert len(outcomes) == len(cells) > 2
+    assert all("cannot be downloaded" in (outcome.reason or "") for outcome in outcomes)
+    assert len(asked) == 1
 
 
 @pytest.mark.slow

@@ -39,6 +39,7 @@ from fedl2g.report.figures import write_figure
 from fedl2g.report.increase import loss_increase
 from fedl2g.report.page import embed_json, fragment, page, write_report
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.result import aggregate
 from forging import reseal
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -504,6 +505,19 @@ def test_a_method_that_sends_nothing_is_a_level_that_widens_no_axis(report: Path
     (row,) = level["data"].get("values") or spec["datasets"][level["data"]["name"]]
     assert row["method"] == "local"
     assert row["low"] < row["y"] < row["high"]
+
+
+def test_the_seconds_of_a_client_are_one_number_in_table_chart_and_comparison(folder: Path, report: Path) -> None:
+    drawn = {(row["method"], row["part"]): row["value"] for row in rows(read(report)[1], "computation")}
+    table = re.findall(r'<tr data-label="([^"]+)">(.*?)</tr>', report.read_text(encoding="utf-8"), re.DOTALL)
+    cells = {label: re.findall(r"<td(?: data-value=\"([^\"]*)\")?>", row) for label, row in table}
+    for group in group_runs(read_runs([folder])):
+        results = [run.directory.result() for run in group.runs]
+        numbers = aggregate([result for result in results if result is not None])
+        seconds, _ = numbers["client_seconds_per_round"]
+        assert drawn[group.label, "a client"] == pytest.approx(seconds, rel=1e-4)
+        assert float(cells[group.label][6]) == pytest.approx(seconds, rel=1e-4)
+        assert float(cells[group.label][3]) == numbers["best_round"][0]  # 36.5 is neither 36 nor 37
 
 
 def test_a_method_has_the_same_colour_wherever_it_is_drawn(folder: Path, tmp_path: Path) -> None:

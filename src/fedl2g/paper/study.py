@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from fedl2g.errors import FedL2GError, RunError, SettingError
+from fedl2g.errors import DataError, FedL2GError, RunError, SettingError
 from fedl2g.files import reason_of
 from fedl2g.folder import Folder
 from fedl2g.interrupts import orderly_end
@@ -159,6 +160,30 @@ class Outcome:
     reason: str | None = None
 
 
+class _Datasets:
+    """The data of the cells, asked for once: what cannot be downloaded is not tried again for every cell."""
+
+    def __init__(self) -> None:
+        self._wrong: dict[tuple[object, ...], str | None] = {}
+        self._lock = Lock()
+
+    def require(self, experiment: Experiment) -> None:
+        """Raise DataError if the experiment's data cannot be had; downloads them if need be."""
+        from fedl2g.setup import load_data
+
+        key = (experiment.dataset, experiment.samples, experiment.image_size)
+        with self._lock:
+            if key not in self._wrong:
+                self._wrong[key] = None
+                try:
+                    load_data(experiment)
+                except FedL2GError as error:
+                    self._wrong[key] = str(error)
+            wrong = self._wrong[key]
+        if wrong is not None:
+            raise DataError(wrong)
+
+
 def run_cells(
     study: Study, cells: Iterable[Cell], *, jobs: int = 1, watch: Callable[[Cell], list[Observer]] | None = None
 ) -> Iterator[Outcome]:
@@ -170,14 +195,15 @@ def run_cells(
 
     study.save()
     distinct = {cell.folder: cell for cell in cells}
-    layouts = _layouts(study, distinct.values())
+    datasets = _Datasets()
+    layouts = _layouts(study, distinct.values(), datasets)
     pending = {folder: cell for folder, cell in distinct.items() if study.result(cell) is None}
     if jobs == 1:
         for cell in pending.values():
-            yield _run_cell(study, cell, layouts, 1, watch)
+            yield _run_cell(study, cell, layouts, datasets, 1, watch)
         return
     with orderly_end(lambda: STOPPING, lambda: None), ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(_run_cell, study, cell, layouts, 2, None) for cell in pending.values()]
+        futures = [pool.submit(_run_cell, study, cell, layouts, datasets, 2, None) for cell in pending.values()]
         try:
             for future in as_completed(futures):
                 yield future.result()
@@ -186,7 +212,7 @@ def run_cells(
             raise
 
 
-def _layouts(study: Study, cells: Iterable[Cell]) -> dict[Path, str]:
+def _layouts(study: Study, cells: Iterable[Cell], datasets: _Datasets) -> dict[Path, str]:
     """The layout of each cell with `auto`, resolved before the first run, so that methods are comparable."""
     if study.settings.get("layout") != "auto":
         return {}
@@ -194,13 +220,20 @@ def _layouts(study: Study, cells: Iterable[Cell]) -> dict[Path, str]:
 
     experiments = {}
     for cell in cells:
-        with suppress(SettingError):  # the run will raise and record the same error
-            experiments[study.path(cell)] = study.experiment(cell)
+        with suppress(FedL2GError):  # the run will raise and record the same error
+            experiment = study.experiment(cell)
+            datasets.require(experiment)
+            experiments[study.path(cell)] = experiment
     return {path: experiment.layout for path, experiment in settle_layouts(experiments).items()}
 
 
 def _run_cell(
-    study: Study, cell: Cell, layouts: Mapping[Path, str], jobs: int, watch: Callable[[Cell], list[Observer]] | None
+    study: Study,
+    cell: Cell,
+    layouts: Mapping[Path, str],
+    datasets: _Datasets,
+    jobs: int,
+    watch: Callable[[Cell], list[Observer]] | None,
 ) -> Outcome:
     from fedl2g.runs.batch import GO_ON, run_all
     from fedl2g.runs.execute import Interrupted
@@ -209,6 +242,7 @@ def _run_cell(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         experiment = study.experiment(cell).settled(layouts.get(path, "auto"))
+        datasets.require(experiment)
         observers = (lambda _: watch(cell)) if watch is not None else None
         ((_, result),) = run_all({path: experiment}, jobs=jobs, watch=observers)
     except Interrupted as error:
