@@ -37,6 +37,11 @@ class Block:
     def is_run(self) -> bool:
         return not self.note
 
+    @property
+    def script(self) -> str:
+        """The lines of a shell block that need nothing of the repository: those of `make` do."""
+        return "\n".join(line for line in self.text.splitlines() if not line.startswith("make "))
+
 
 def blocks_of(page: str) -> list[Block]:
     """The blocks of a page in a language that can be run or checked."""
@@ -63,10 +68,11 @@ def write_program(path: Path, lines: str) -> None:
 
 def run_shell(block: Block, folder: Path, programs: Path) -> str:
     """Run the commands of a block in a folder, with the programs of another folder before all others."""
-    script = "\n".join(line for line in block.text.splitlines() if not line.startswith("make "))
     path = os.pathsep.join([str(programs), os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     environment = {**os.environ, "PATH": path}
-    done = subprocess.run(["sh", "-eu", "-c", script], cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh", "-eu", "-c", block.script], cwd=folder, env=environment, capture_output=True, text=True
+    )
     if done.returncode:
         raise AssertionError(f"{block}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedl2g.api.result import Result
+from fedl2g.api.result import Result, with_directory
 from fedl2g.runs.comparison import Comparison
 from fedl2g.runs.result import aggregate
 
@@ -35,7 +35,7 @@ class ComparedMethods:
     def results(self) -> dict[str, list[Result]]:
         """The results by method, one for each seed."""
         return {
-            label: [Result.of(result) for result in sorted(found, key=lambda result: result.seed)]
+            label: [with_directory(result) for result in sorted(found, key=lambda result: result.seed)]
             for label, found in self._comparison.results.items()
         }
 

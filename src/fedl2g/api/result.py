@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 class Result(RunResult):
     """The result of a run; everything beyond the numbers is read from its directory when it is asked for."""
 
-    @classmethod
-    def of(cls, result: RunResult) -> Result:
-        """The same numbers with access to the run's directory, whose code is the caller's own."""
-        return cls(**result.to_dict())
-
     @property
     def directory(self) -> Path:
         """The run's directory."""
@@ -67,3 +62,8 @@ class Result(RunResult):
     @property
     def _run(self) -> RunDirectory:
         return RunDirectory(self.directory, trusted=True)
+
+
+def with_directory(result: RunResult) -> Result:
+    """The same numbers with access to the run's directory, whose code is the caller's own."""
+    return Result(**result.to_dict())

@@ -23,7 +23,7 @@ from fedl2g.api.arguments import (
 from fedl2g.api.comparison import ComparedMethods
 from fedl2g.api.data import Data
 from fedl2g.api.networks import models_setting
-from fedl2g.api.result import Result
+from fedl2g.api.result import Result, with_directory
 from fedl2g.api.warmup import DEFAULT_METHOD, leave_rounds_to_train
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment, flat, overlay
@@ -82,7 +82,7 @@ def run(
     chosen = _experiment(whole, {**overrides, **_overrides(data, models, settings, default=default)}, console)
     with closing(RoundProgress(console)) as progress:
         found = runner.run(chosen, directory, [progress, *given], progress=progress.loading)
-    return Result.of(found)
+    return with_directory(found)
 
 
 def resume(
@@ -109,7 +109,7 @@ def resume(
             trust=flag_given(trust, "trust"),
             progress=progress.loading,
         )
-    return Result.of(found)
+    return with_directory(found)
 
 
 def load(path: Path | str, *, trust: bool = False) -> Result:
@@ -117,7 +117,7 @@ def load(path: Path | str, *, trust: bool = False) -> Result:
     result = RunDirectory.open(path_given(path, "path"), trust=flag_given(trust, "trust")).result()
     if result is None:
         raise RunError(f"{path}: the run is not finished; continue it with fedl2g.resume({str(path)!r})")
-    return Result.of(result)
+    return with_directory(result)
 
 
 @_with_settings
