@@ -75,12 +75,19 @@ class _Interrupts:
             if first is not None:
                 child.send_signal(first)
 
-    def end_at_once(self, said: str = "stopped at once") -> None:
-        _say(said, end="\x1b[?25h" if sys.stderr.isatty() else "")  # a progress bar hides the cursor
+    def end_at_once(self, said: str = "") -> None:
+        if said:
+            _say(said, end="\x1b[?25h" if sys.stderr.isatty() else "")  # a progress bar hides the cursor
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # whatever fails because its processes end here has nothing to say
         for child in list(self.children):
             child.kill()
         os._exit(EXIT_CODE)
+
+    def end_children(self) -> None:
+        """End the processes that are left: the first Ctrl-C may come before whoever starts one knows of it."""
+        for child in list(self.children):
+            child.kill()
+            child.wait()
 
     def listen(self, signals: socket.socket) -> None:
         """Read the signals as they arrive, each a byte."""
@@ -92,6 +99,9 @@ class _Interrupts:
                 first = time.monotonic()
                 self.acknowledge()
             elif not self.led and (numbers[0] == signal.SIGINT or time.monotonic() - first > _SAME_SECONDS):
+                _say(
+                    "stopped at once", end="\x1b[?25h" if sys.stderr.isatty() else ""
+                )  # a progress bar hides the cursor
                 self.end_at_once()
 
 
@@ -116,7 +126,9 @@ def two_step_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
-        if not _interrupts.handled:  # else the process is about to end, and a second Ctrl-C must still be heard
+        if _interrupts.handled:  # the process is about to end; a second Ctrl-C must still be heard
+            _interrupts.end_children()
+        else:
             signal.set_wakeup_fd(before)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
@@ -171,6 +183,7 @@ def start_process(
     _interrupts.starting = True
     try:
         process = subprocess.Popen(arguments, **options)
+        _interrupts.children[process] = (first, writing)
     except BaseException:
         os.close(writing)
         raise
@@ -178,7 +191,6 @@ def start_process(
         _interrupts.starting = False
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(reading)
-    _interrupts.children[process] = (first, writing)
     if _interrupts.postponed:
         process.kill()
         process.wait()

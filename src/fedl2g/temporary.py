@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import stat
@@ -11,6 +12,7 @@ from pathlib import Path
 
 _LOCK = "lock"
 _NEW_SECONDS = 10.0  # a folder is locked right after it is made, but not before
+_process = os.getpid()
 _locks: dict[Path, object] = {}  # of the folders of this process; a lock ends with its process
 
 
@@ -33,6 +35,14 @@ def remove_folder(folder: Path) -> None:
     """Remove a temporary folder of this process."""
     shutil.rmtree(folder, ignore_errors=True)
     _locks.pop(folder, None)
+
+
+@atexit.register
+def _remove_all() -> None:
+    """Remove what is left when the process ends; not in a fork of it, whose folders are not its own."""
+    if os.getpid() == _process:
+        for folder in list(_locks):
+            remove_folder(folder)
 
 
 def _is_ours(folder: Path) -> bool:

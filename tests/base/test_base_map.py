@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from fedl2g.federation import Federation
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,3 +88,34 @@ def test_a_new_room_must_find_its_place(copy: Path) -> None:
         shutil.rmtree(room)
     assert code != 0
     assert "attic" in output
+
+
+def test_contributing_shows_every_room_in_the_order_of_the_contract() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The map")[2].partition("## ")[0]
+    lines = [set(re.findall(r"`(\w+)(?:/|\.py)?`", line.split("|")[1])) for line in text.splitlines() if "| `" in line]
+    rooms = {path.stem for path in (ROOT / "src" / "fedl2g").iterdir() if path.suffix in ("", ".py")}
+    assert set.union(*lines) == {room for room in rooms if not room.startswith("__")}
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    layers = [set(layer.split(" | ")) for layer in next(one["layers"] for one in contract if one["id"] == "layers")]
+    level = {room: -number for number, layer in enumerate(layers) for room in layer}
+    for above, below in itertools.pairwise(lines):
+        assert max(level[room] for room in above) < min(level[room] for room in below)
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/explanation.md", "docs/how-to-extend.md"])
+def test_the_files_that_a_page_names_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:src/fedl2g/)?\w+(?:/\w+)*(?:/|\.py))`", text)) - {"my_method.py", "my_file.py"}
+    assert len(named) > 2
+    places = (ROOT, ROOT / "src" / "fedl2g")
+    assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []
+
+
+def test_the_round_that_is_explained_is_the_one_that_runs() -> None:
+    text = (ROOT / "docs" / "explanation.md").read_text(encoding="utf-8")
+    ((file, shown),) = re.findall(r"<!-- from (\S+) -->\n```python\n(.*?)```", text, flags=re.S)
+    source = [line.strip() for line in (ROOT / file).read_text(encoding="utf-8").splitlines()]
+    places = [source.index(line.strip()) for line in shown.splitlines()]
+    assert len(places) > 5
+    assert places == sorted(places)
+    assert all(hasattr(Federation, name) for name in re.findall(r"`Federation\.(\w+)`", text))

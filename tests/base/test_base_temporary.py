@@ -11,6 +11,17 @@ from pathlib import Path
 
 from fedl2g.temporary import remove_folder, temporary_folder
 
+_END = """
+import os, sys
+from pathlib import Path
+from fedl2g.temporary import temporary_folder
+made = temporary_folder("states", Path(sys.argv[1]))
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+assert made.is_dir()
+"""
+
 _MAKE = """
 import sys, time
 from pathlib import Path
@@ -49,3 +60,9 @@ def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_else(tmp_
     remove_folder(mine)
     remove_folder(second)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fedl2g-flower-x", "fedl2g-states-link", "thesis"]
+
+
+def test_a_process_that_ends_leaves_no_folder_and_says_nothing(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", _END, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
+    assert list(tmp_path.iterdir()) == []

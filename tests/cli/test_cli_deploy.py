@@ -561,6 +561,7 @@ def same_predictions(out: Path, half: Any, images: torch.Tensor) -> dict[str, An
     return about
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:FutureWarning")
 def test_the_model_of_a_run_is_exported_and_predicts_the_same(fedl2g: Any, tmp_path: Path) -> None:
     from fedl2g.datasets import load_dataset
     from fedl2g.engines.host import Host
@@ -602,6 +603,7 @@ def test_the_model_of_a_run_is_exported_and_predicts_the_same(fedl2g: Any, tmp_p
     assert not Path("other").exists()
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:FutureWarning")
 def test_the_model_of_a_site_is_exported_and_predicts_the_same(fedl2g: Any, hospitals: Path) -> None:
     north = hospitals / "sites" / "north"
     export = ("export", str(north / "site.toml"), "--trust", "--force", "--out", "model")

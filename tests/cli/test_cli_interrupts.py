@@ -170,6 +170,32 @@ def test_ctrl_c_while_workers_start_leaves_no_traceback(press: Callable[..., Pre
     assert command.children() == []
 
 
+CHILD = "from fedl2g.interrupts import end_with_parent as e; e(); print(1, flush=True); import time; time.sleep(100)"
+PARENT = f"""
+import os, signal, subprocess, sys
+from fedl2g.interrupts import start_process, two_step_interrupts
+with two_step_interrupts():
+    child = start_process([sys.executable, "-c", {CHILD!r}], first=None, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    print(child.pid, flush=True)
+    if {{pressed}}:
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+"""
+
+
+@pytest.mark.parametrize("pressed", [False, True])
+def test_a_process_that_nobody_ended_ends_without_a_word(pressed: bool) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PARENT.format(pressed=pressed)], capture_output=True, text=True, timeout=60
+    )
+    said = ended.stderr.splitlines()
+    assert said[:1] == (["fedl2g: stopping; press Ctrl-C again to stop at once"] if pressed else [])
+    assert not any("stopped at once" in line for line in said)
+    if pressed:  # it was waited for
+        assert not Path("/proc", ended.stdout.strip()).exists()
+
+
 @pytest.mark.slow
 def test_a_comparison_in_subprocesses_stops_in_order_and_says_how_to_go_on(
     press: Callable[..., Pressed], tmp_path: Path

@@ -83,6 +83,7 @@ KINDS = {
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:FutureWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_through_the_whole_command(kind: str, fedl2g: Any, tmp_path: Path) -> None:
     about = KINDS[kind]

@@ -118,7 +118,7 @@ def compare(folder: Path, printed: dict[str, str]) -> dict[str, Any]:
     coordinator, gathered = folder / "coordinator", folder / "gathered"
     predictions = {}
     for name in SITES:
-        model = torch.jit.load(folder / f"{name}-hospital" / "model" / "model.torchscript")
+        model = torch.export.load(folder / f"{name}-hospital" / "model" / "model.pt2").module()
         predictions[name] = list(model(torch.zeros(5, 3, 16, 16)).shape)
         (gathered / "sites").mkdir(parents=True, exist_ok=True)
         (gathered / "sites" / name).symlink_to(folder / f"{name}-hospital" / "federation")

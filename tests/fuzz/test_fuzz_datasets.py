@@ -111,7 +111,7 @@ def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)  # thousands of times; nothing here is about a power cut
 
 
-def test_npz_files(tmp_path: Path) -> None:
+def test_npz_files(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     draw, fuzz = random.Random(11), Fuzz()
     members = {f"{name}.npy": _npy(array) for name, array in ARRAYS.items()}
     for number in range(1000):
@@ -127,6 +127,7 @@ def test_npz_files(tmp_path: Path) -> None:
         path.write_bytes(data)
         fuzz(lambda path=path: load_dataset(str(path), data_dir=tmp_path / "cache"), _sound, data)  # type: ignore[misc]
     fuzz.finish(1000, refused=0.5)
+    assert [str(one.message) for one in recwarn] == []
 
 
 def test_cache_entries(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedl2g import ClientHalf, Options, ServerHalf, Traits, register_method
-from fedl2g.errors import SettingError
+from fedl2g.errors import DataError
 from fedl2g.experiment import Experiment
 from fedl2g.models import calibration
 from fedl2g.runs.estimate import DataSize, data_size, duration, estimate_seconds
@@ -67,7 +67,7 @@ def test_sizes_of_data_of_every_kind(tmp_path: Path) -> None:
     assert data_size(str(colour)) == DataSize(6, 3, image_schema(4, 8, 9))
     assert data_size(str(colour), 16).inputs == image_schema(4, 16, 16)
     (tmp_path / "broken.npz").write_bytes(b"nothing")
-    with pytest.raises(SettingError, match=r"broken\.npz: cannot be read"):
+    with pytest.raises(DataError, match=r"broken\.npz: cannot be read"):
         data_size(str(tmp_path / "broken.npz"))
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +41,14 @@ def digest_of_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
         digest.update(f"{key}{arrays[key].dtype}{arrays[key].shape}".encode())
         digest.update(np.ascontiguousarray(arrays[key]).tobytes())
     return digest.hexdigest()
+
+
+@contextmanager
+def reading_arrays() -> Iterator[None]:
+    """Without warnings: numpy reads the header of an array as Python code, and Python warns of a damaged one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def content_of_arrays(

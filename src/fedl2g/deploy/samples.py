@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedl2g.datasets.arrays import images_of_array
+from fedl2g.datasets.arrays import images_of_array, reading_arrays
 from fedl2g.datasets.folders import image_files
 from fedl2g.datasets.images import BATCH, MODES, Mode, decode_images, resize_images
 from fedl2g.datasets.kinds import TABLES
@@ -103,8 +103,9 @@ def _of_array(source: Path, form: Form) -> Samples:
 
 def _load(source: Path, name: str) -> NDArray[Any]:
     try:
-        found = np.load(source, allow_pickle=False)
-        array: NDArray[Any] = found if source.suffix.lower() == ".npy" else found[name]
+        with reading_arrays():
+            found = np.load(source, allow_pickle=False)
+            array: NDArray[Any] = found if source.suffix.lower() == ".npy" else found[name]
     except (OSError, ValueError, EOFError, LookupError) as error:
         raise DataError(
             f"{source}: cannot be read ({reason_of(error)}); expected an array, in .npz by the name {name!r}"

@@ -8,7 +8,6 @@ from functools import cache
 from fedl2g.datasets import load_dataset
 from fedl2g.datasets.named import CATALOG
 from fedl2g.datasets.tables import Roles
-from fedl2g.errors import FedL2GError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.registry import get_method
 from fedl2g.schema import Schema, image_schema
@@ -26,7 +25,7 @@ class DataSize:
 
 @cache
 def data_size(dataset: str, image_size: int | None = None, roles: Roles | None = None) -> DataSize:
-    """The size of a dataset; named datasets and .npz files are not downloaded or decoded for it, others are loaded."""
+    """The size of a dataset; named images are not downloaded for it, other data are loaded."""
     if dataset in CATALOG:
         entry = CATALOG[dataset]
         if entry.inputs is not None:
@@ -36,31 +35,8 @@ def data_size(dataset: str, image_size: int | None = None, roles: Roles | None =
             return DataSize(len(loaded), loaded.classes, loaded.schema)
         pixels = image_size or entry.image_size
         return DataSize(entry.samples, entry.classes, image_schema(3, pixels, pixels))
-    if dataset.endswith(".npz"):
-        return _npz_size(dataset, image_size)
     loaded = load_dataset(dataset, image_size=image_size, roles=roles)  # the run will find it in the cache
     return DataSize(len(loaded), loaded.classes, loaded.schema)
-
-
-def _npz_size(path: str, image_size: int | None) -> DataSize:
-    import numpy as np
-
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if "images" not in arrays.files:  # another kind: the run will find it in the cache
-                loaded = load_dataset(path, image_size=image_size)
-                return DataSize(len(loaded), loaded.classes, loaded.schema)
-            shape, labels = arrays["images"].shape, arrays["labels"]
-            classes = len(arrays["class_names"]) if "class_names" in arrays.files else len(np.unique(labels))
-        height, width = (image_size, image_size) if image_size else shape[1:3]
-        return DataSize(len(labels), classes, image_schema(shape[3] if len(shape) > 3 else 1, height, width))
-    except FedL2GError:
-        raise
-    except Exception as error:  # numpy and zipfile raise many types of errors for malformed files
-        raise SettingError(
-            f"{path}: cannot be read as an .npz file with `images` and `labels` ({error}); expected images as "
-            "N x H x W or N x H x W x C"
-        ) from error
 
 
 def estimate_seconds(experiment: Experiment) -> float:
