@@ -11,6 +11,17 @@ from fedl2g.runs.directory import FORMAT, RunDirectory
 from fedl2g.runs.metrics import Metrics
 from fedl2g.seals import digest, sealed
 
+TINY: dict[str, Any] = {
+    "method": "fedproto",
+    "samples": 60,
+    "image_size": 16,
+    "partition": "iid",
+    "models": "small_cnn",
+    "clients": 2,
+    "rounds": 2,
+    "execution": {"checkpoint_every": 1},
+}
+"""A run of two clients, made in a second, with a checkpoint of each round."""
 DESCRIBED = ("experiment.toml", "partition.json", "environment.json")
 ABOUT: dict[str, Any] = {
     "format": FORMAT,

@@ -15,6 +15,7 @@ from engine_helpers import bits, federation_of, inline, tiny_setup
 from safetensors import SafetensorError
 
 import fedl2g
+from endings import StopAfter
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.engines.residency import Residency, bytes_of, state_of
 from fedl2g.engines.states import State, StateStore
@@ -227,12 +228,7 @@ def test_a_run_with_a_budget_is_resumed_to_the_same_bits(tmp_path: Path) -> None
     whole = federation_of(setup, inline(setup))
     whole.run()
 
-    class Stop(Observer):
-        def on_round(self, federation: Federation, record: RoundRecord) -> None:
-            if record.round == 2:
-                federation.stop("here")
-
-    first = federation_of(setup, inline(setup, 1), Stop())
+    first = federation_of(setup, inline(setup, 1), StopAfter(2))
     first.run()
     (tmp_path / "saved").mkdir()
     first.engine.save(tmp_path / "saved")

@@ -24,22 +24,12 @@ import pytest
 import fedl2g
 from commands import READING, ask, drawn_as_text
 from fedl2g.experiment import Experiment
-from forging import reseal
+from forging import TINY, reseal
 
 pytestmark = pytest.mark.faults
 
 SECONDS = 60
 MEGABYTES = 600
-TINY: dict[str, Any] = {
-    "method": "fedproto",
-    "samples": 60,
-    "image_size": 16,
-    "partition": "iid",
-    "models": "small_cnn",
-    "clients": 2,
-    "rounds": 2,
-    "execution": {"checkpoint_every": 1},
-}
 SETTINGS = (
     "--method", "fedproto", "--dataset", "digits", "--samples", "60", "--partition", "iid", "--models", "small_cnn",
     "--clients", "2", "--rounds", "3", "--set", "image_size=16", "--set", "execution.checkpoint_every=1",

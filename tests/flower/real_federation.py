@@ -62,6 +62,15 @@ def wait(what: str, ready: Callable[[], object], seconds: float = PATIENCE) -> N
         time.sleep(0.1)
 
 
+def listening(port: int) -> bool:
+    """Whether somebody listens on a port of the loopback."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
 def free_port() -> int:
     """A port of the loopback that nobody listens on."""
     with socket.socket() as probe:
@@ -133,11 +142,7 @@ class RealFederation:
 
     def _listening(self) -> bool:
         assert self.processes["superlink"].poll() is None, self.log("superlink")[-3000:]
-        try:
-            socket.create_connection(("127.0.0.1", self.port), 1).close()
-        except OSError:
-            return False
-        return True
+        return listening(self.port)
 
     def register(self, site: str) -> None:
         self.command("sh", "coordinator/register.sh", f"sites/{site}/node_key.pub", site)

@@ -7,13 +7,13 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from real_federation import listening, wait
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial-hospitals.md"
 PATIENCE = float(os.environ.get("FEDL2G_TUTORIAL_SECONDS", "240"))  # for each thing that is waited for
@@ -27,22 +27,6 @@ def commands() -> list[str]:
     blocks = re.findall(r"<!-- run by tests/flower/run_tutorial.py -->\n```sh\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == text.count("```sh") - text.count("<!-- not run: ")
     return [line for block in blocks for line in block.splitlines() if line.strip()]
-
-
-def wait(what: str, ready: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not ready():
-        if time.monotonic() > end:
-            raise SystemExit(f"waited {PATIENCE} s in vain: {what}")
-        time.sleep(0.25)
-
-
-def listening(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return False
-    return True
 
 
 class Tutorial:
@@ -60,7 +44,7 @@ class Tutorial:
             if line.endswith("&"):
                 self.start(line.removesuffix("&"))
                 if "superlink" in line:
-                    wait("the SuperLink listens", lambda: listening(8443))
+                    wait("the SuperLink listens", lambda: listening(8443), PATIENCE)
                 continue
             done = subprocess.run(
                 [*self.user_of(line), "sh", "-c", line], cwd=self.folder, capture_output=True, text=True

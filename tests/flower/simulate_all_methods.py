@@ -16,6 +16,7 @@ import safetensors.torch
 
 from compared import PAIRS
 from compared import experiment as compared_experiment
+from endings import StopAfter
 from fedl2g.engines.flower import require_flower
 from fedl2g.errors import FedL2GError
 from fedl2g.experiment import Experiment
@@ -24,6 +25,7 @@ from fedl2g.methods.registry import method_names
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.execute import Interrupted
+from fedl2g.runs.observers import StopOnInterrupt
 from fedl2g.runs.runner import resume, run
 
 CLIENTS = 4
@@ -50,17 +52,6 @@ WORLDS: dict[str, dict[str, Any]] = {
     "private, server": {"privacy": {"clip": 1.0, "noise_multiplier": 1.0, "noise": "server"}},
 }  # fmt: skip
 TIMES = ("client_seconds", "server_seconds", "evaluation_seconds")
-
-
-class Stop(Observer):
-    """Ends a run after a round, as Ctrl-C would."""
-
-    def __init__(self, round: int) -> None:
-        self.round = round
-
-    def on_round(self, federation: Federation, record: RoundRecord) -> None:
-        if record.round == self.round:
-            federation.stop("interrupted")
 
 
 class KillProcess(Observer):
@@ -136,7 +127,7 @@ def main(out: Path) -> None:
         for first, second in (("flower", "inline"), ("inline", "flower")):
             path = out / f"{first}-then-{second}"
             try:
-                run(experiment("fedmrl", first), path, [Stop(1)])
+                run(experiment("fedmrl", first), path, [StopAfter(1, StopOnInterrupt.REASON)])
             except Interrupted:
                 resume(path, execution={"engine": second})
             found[path.name] = differences(path, out / "fedmrl-inline")

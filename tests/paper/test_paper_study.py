@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from endings import RaiseAfter
 from fedl2g.cli import app
 from fedl2g.datasets.download import RemoteFile
 from fedl2g.errors import DataError, SettingError
-from fedl2g.federation import Federation, Observer
 from fedl2g.models import calibration
 from fedl2g.paper.catalog import Cell, paper_experiment
 from fedl2g.paper.study import Study, run_cells
 from fedl2g.paper.tables import provenance, sheets
-from fedl2g.round.record import RoundRecord
 from fedl2g.runs.result import RunResult
 
 runner = CliRunner()
@@ -172,14 +171,9 @@ def test_all_methods_run_at_scale_smoke_and_fill_their_columns(out: Path) -> Non
 
 
 def test_an_interrupted_cell_goes_on_where_it_was(tmp_path: Path) -> None:
-    class Stop(Observer):
-        def on_round(self, federation: Federation, record: RoundRecord) -> None:
-            if record.round == 1:
-                raise KeyboardInterrupt
-
     study = Study.open(tmp_path, "smoke", settings={"execution.checkpoint_every": 1})
     cells = study.cells(paper_experiment("aggregation"), 1, ["cifar100", "local,fedl2g-l"])
-    done = run_cells(study, cells, watch=lambda cell: [] if cell.method == "local" else [Stop()])
+    done = run_cells(study, cells, watch=lambda cell: [] if cell.method == "local" else [RaiseAfter(1)])
     assert next(done).cell.method == "local"
     with pytest.raises(KeyboardInterrupt):
         next(done)

@@ -10,10 +10,10 @@ import safetensors.torch
 import torch
 
 import fedl2g
+from endings import RaiseAfter
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import RunError
 from fedl2g.experiment import Experiment, layouts
-from fedl2g.federation import Observer
 from fedl2g.models import calibration
 from fedl2g.models.catalog import ARCHITECTURES, CHANNELS_LAST
 from fedl2g.runs.directory import RunDirectory
@@ -25,12 +25,6 @@ def clients(run: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in newest.glob("*.safetensors")}
 
 
-class StopAfterOne(Observer):
-    def on_round(self, federation: Any, record: Any) -> None:
-        if record.round == 1:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_workers")
 def test_channels_last_on_both_engines_and_after_an_interruption(tiny: Any, tmp_path: Path) -> None:
@@ -38,7 +32,7 @@ def test_channels_last_on_both_engines_and_after_an_interruption(tiny: Any, tmp_
     fedl2g.run(tiny(**settings), tmp_path / "inline")
     fedl2g.run(tiny(**settings, execution={"engine": "workers", "workers": 2}), tmp_path / "workers")
     with pytest.raises(KeyboardInterrupt):
-        fedl2g.run(tiny(**settings, execution={"checkpoint_every": 1}), tmp_path / "again", [StopAfterOne()])
+        fedl2g.run(tiny(**settings, execution={"checkpoint_every": 1}), tmp_path / "again", [RaiseAfter(1)])
     fedl2g.resume(tmp_path / "again")
     assert clients(tmp_path / "inline") == clients(tmp_path / "workers") == clients(tmp_path / "again")
 
@@ -94,7 +88,7 @@ def test_another_table_is_another_experiment_and_equal_layouts_are_the_same(monk
 
 def test_a_run_is_not_continued_with_another_table(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
-        fedl2g.run(tiny(rounds=2, execution={"checkpoint_every": 1}), tmp_path / "run", [StopAfterOne()])
+        fedl2g.run(tiny(rounds=2, execution={"checkpoint_every": 1}), tmp_path / "run", [RaiseAfter(1)])
     monkeypatch.setattr(layouts, "CHANNELS_LAST", frozenset())
     with pytest.raises(RunError, match=r"other layouts in `preset`, started it; .* resume it with that version"):
         fedl2g.resume(tmp_path / "run")
@@ -109,7 +103,7 @@ def test_auto_is_settled_once_and_stays_with_the_run(
     monkeypatch.setattr(calibration, "faster_layout", lambda name, **_: choice[name])
     experiment = tiny(layout="auto", rounds=2, execution={"checkpoint_every": 1})
     with pytest.raises(KeyboardInterrupt):
-        fedl2g.run(experiment, tmp_path / "run", [StopAfterOne()])
+        fedl2g.run(experiment, tmp_path / "run", [RaiseAfter(1)])
     settled = RunDirectory(tmp_path / "run").experiment()
     assert settled.layout == "small_cnn=channels_last,small_resnet=contiguous"
     assert settled.channels_last == {"small_cnn"}

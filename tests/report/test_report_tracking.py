@@ -14,25 +14,14 @@ import pytest
 from click.testing import CliRunner
 
 import fedl2g
+from endings import RaiseAfter
 from fedl2g.cli import app
 from fedl2g.errors import SettingError
-from fedl2g.federation import Federation, Observer
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.tracking import scalars, trackers, where_tracked
 
 pytest.importorskip("tensorboard", reason="needs the extra `tracking`")
 pytest.importorskip("mlflow", reason="needs the extra `tracking`")
-
-
-class Crash(Observer):
-    """Ends the process's work abruptly in a round, as a crash would."""
-
-    def __init__(self, round: int) -> None:
-        self.round = round
-
-    def on_round(self, federation: Federation, record: RoundRecord) -> None:
-        if record.round == self.round:
-            raise KeyboardInterrupt
 
 
 def experiment(**settings: object) -> fedl2g.Experiment:
@@ -64,7 +53,7 @@ def test_a_resumed_run_continues_its_series_without_gaps_or_duplicates(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     run = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):  # after round 5, which was tracked; the last checkpoint is of round 4
-        fedl2g.run(experiment(), run, [*trackers("tensorboard,mlflow", run), Crash(5)])
+        fedl2g.run(experiment(), run, [*trackers("tensorboard,mlflow", run), RaiseAfter(5)])
     fedl2g.resume(run, trackers("tensorboard,mlflow", run))
 
     history = {record.round: record for record in fedl2g_history(run)}
@@ -88,7 +77,7 @@ def fedl2g_history(run: Path) -> list[RoundRecord]:
 def test_points_that_never_reached_the_disk_are_added_on_resume(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        fedl2g.run(experiment(), run, [Crash(5)])  # not tracked at all so far
+        fedl2g.run(experiment(), run, [RaiseAfter(5)])  # not tracked at all so far
     fedl2g.resume(run, trackers("tensorboard", run))
     assert [step for step, _ in read_tensorboard(run, "accuracy/pooled")] == list(range(7))
 
@@ -128,7 +117,7 @@ def test_wandb_offline_has_every_round_once_and_says_where(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "a run"
     with pytest.raises(KeyboardInterrupt):
-        fedl2g.run(experiment(), run, [*trackers("wandb", run), Crash(5)])
+        fedl2g.run(experiment(), run, [*trackers("wandb", run), RaiseAfter(5)])
     result = CliRunner().invoke(app, ["resume", str(run), "--track", "wandb,tensorboard", "--quiet"])
     assert result.exit_code == 0, result.output
     history = {record.round: record.accuracy.pooled for record in fedl2g_history(run) if record.accuracy}

@@ -10,25 +10,16 @@ import pytest
 import safetensors.torch
 import torch
 
+from endings import StopAfter
 from fedl2g.errors import Diverged, PayloadError
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.payload import Payload
-from fedl2g.round.record import RoundRecord
 from method_settings import without_warmup
 from puppets import Say, number_and_round, puppet_federation
 
 ROUNDS = 14
 Make = Callable[..., Federation]
-
-
-class StopAfter(Observer):
-    def __init__(self, round: int) -> None:
-        self.round = round
-
-    def on_round(self, federation: Federation, record: RoundRecord) -> None:
-        if record.round == self.round:
-            federation.stop("here")
 
 
 def _maker(say: Say = number_and_round, **settings: Any) -> Make:

@@ -12,33 +12,17 @@ import pytest
 
 import fedl2g
 from commands import READING, Said, ask, drawn_as_text
+from endings import StopAfter
 from fedl2g.errors import FedL2GError
 from fedl2g.experiment import Experiment
-from fedl2g.federation import Federation, Observer
-from fedl2g.round.record import RoundRecord
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.execute import Interrupted
 from fedl2g.runs.models import TrainedModels
 from fedl2g.runs.observers import StopOnInterrupt
 from fedl2g.seals import digest
+from forging import TINY
 
-TINY: dict[str, Any] = {
-    "method": "fedproto",
-    "samples": 60,
-    "image_size": 16,
-    "partition": "iid",
-    "models": "small_cnn",
-    "clients": 2,
-    "rounds": 2,
-    "execution": {"checkpoint_every": 1},
-}
 KINDS = ("finished", "interrupted")
-
-
-class Interrupt(Observer):
-    def on_round(self, federation: Federation, record: RoundRecord) -> None:
-        if record.round == 1:
-            federation.stop(StopOnInterrupt.REASON)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +35,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         drawn_as_text(patch)
         fedl2g.run(Experiment(**TINY), root / "finished" / "run", quiet=True)
         with pytest.raises(Interrupted):
-            fedl2g.run(Experiment(**TINY), root / "interrupted" / "run", [Interrupt()], quiet=True)
+            fedl2g.run(
+                Experiment(**TINY), root / "interrupted" / "run", [StopAfter(1, StopOnInterrupt.REASON)], quiet=True
+            )
         yield root
 
 

@@ -20,6 +20,7 @@ import pytest
 import safetensors.torch
 
 import fedl2g
+from endings import RaiseAfter
 from fedl2g.engines.base import WorkerLost
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.engines.workers import WorkersEngine
@@ -64,21 +65,12 @@ class Crash(Exception):
     """An end that no code of the package foresees."""
 
 
-class CrashAfter(Observer):
-    def __init__(self, round: int) -> None:
-        self.round = round
-
-    def on_round(self, federation: Federation, record: RoundRecord) -> None:
-        if record.round == self.round:
-            raise Crash
-
-
 @pytest.fixture(scope="module")
 def crashed(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that ended in the middle, after round 3 of 4, with the checkpoints of rounds 2 and 3."""
     path = tmp_path_factory.mktemp("crashed") / "run"
     with pytest.raises(Crash):
-        fedl2g.run(tiny(), path, [CrashAfter(3)])
+        fedl2g.run(tiny(), path, [RaiseAfter(3, Crash)])
     assert sorted(p.name for p in (path / "checkpoints").iterdir()) == ["round-000002", "round-000003"]
     return path
 
