@@ -99,10 +99,7 @@ class _Interrupts:
                 first = time.monotonic()
                 self.acknowledge()
             elif not self.led and (numbers[0] == signal.SIGINT or time.monotonic() - first > _SAME_SECONDS):
-                _say(
-                    "stopped at once", end="\x1b[?25h" if sys.stderr.isatty() else ""
-                )  # a progress bar hides the cursor
-                self.end_at_once()
+                self.end_at_once("stopped at once")
 
 
 _interrupts = _Interrupts()
