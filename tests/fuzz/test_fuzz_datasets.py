@@ -18,6 +18,7 @@ from fuzz_helpers import Fuzz, replaced, spoiled_text
 from fedl2g.datasets import Partition, load_dataset, make_partition
 from fedl2g.datasets.cache import open_or_build
 from fedl2g.datasets.dataset import Content, Dataset
+from fedl2g.deploy.samples import Form, Samples, read_samples
 from fedl2g.schema import image_schema
 
 COUNT, CLASSES = 12, 3
@@ -126,6 +127,27 @@ def test_npz_files(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
             data = _zip(changed, draw)
         path.write_bytes(data)
         fuzz(lambda path=path: load_dataset(str(path), data_dir=tmp_path / "cache"), _sound, data)  # type: ignore[misc]
+    fuzz.finish(1000, refused=0.5)
+    assert [str(one.message) for one in recwarn] == []
+
+
+def _complete(samples: Samples) -> bool:
+    names, batches = samples
+    found = np.concatenate(list(batches))
+    return found.dtype == np.uint8 and found.shape == (len(names), 1, 4, 4)
+
+
+def test_arrays_to_predict(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    draw, fuzz = random.Random(14), Fuzz()
+    form = Form(image_schema(1, 4, 4))
+    for number in range(1000):
+        data = _spoiled_npy(draw, ARRAYS["images"])
+        path = tmp_path / f"{number}.npy"
+        if number % 2:
+            path, data = path.with_suffix(".npz"), _zip({draw.choice(["images", "images.npy"]): data}, draw)
+            data = _spoiled_bytes(draw, data) if draw.random() < 0.5 else data
+        path.write_bytes(data)
+        fuzz(lambda path=path: read_samples(path, form), _complete, data)  # type: ignore[misc]
     fuzz.finish(1000, refused=0.5)
     assert [str(one.message) for one in recwarn] == []
 

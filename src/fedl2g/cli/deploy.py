@@ -243,11 +243,12 @@ def export_model(
 ) -> None:
     """Export a client's trained model: weights (safetensors) and programs for torch and ONNX."""
     from fedl2g.deploy.export import export_client, export_site
+    from fedl2g.runs.layout import is_run
 
     if out.is_dir() and any(out.iterdir()) and not force:
         raise SettingError(f"--out: {out} is not empty; choose another folder, or replace its model with --force")
     if source.is_dir():
-        if not (source / "run.json").is_file():
+        if not is_run(source):
             raise SettingError(
                 f"{source}: not a run directory (it has no run.json); expected a run directory or a site's site.toml"
             )

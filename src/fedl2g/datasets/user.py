@@ -19,7 +19,7 @@ from fedl2g.schema import Schema
 def read_npz(path: Path, image_size: int | None, wanted: Schema | None = None) -> Content:
     """Read an .npz file with `images` or `inputs`, `labels` and optionally groups, a split and names; see `KEYS`."""
     try:
-        with reading_arrays(), np.load(path, allow_pickle=False) as arrays:
+        with reading_arrays(), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             found = {key: arrays[key] for key in arrays.files if key in KEYS}
     except Exception as error:  # numpy and zipfile raise many kinds of errors on damaged files
         raise DataError(

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedl2g.deploy.children import Child, end_with_parent, start_child
 from fedl2g.deploy.site_file import SiteFile, read_site
+from fedl2g.runs.layout import RESULT, is_run
 
 _STARTS = 3  # of one run's twin by one process: a twin that always fails is given up
 # What concerns others, or what is sent to them.
@@ -23,7 +24,7 @@ _twins: dict[str, list[Child]] = {}
 
 def keep_baseline(file: SiteFile, run: str) -> None:
     """Start the twin of a run, if the site wants one and it is not running, nor done."""
-    if not file.local_baseline or (file.path(file.store) / run / "alone" / "result.json").is_file():
+    if not file.local_baseline or (file.path(file.store) / run / "alone" / RESULT).is_file():
         return
     started = _twins.setdefault(run, [])
     if len(started) >= _STARTS or (started and started[-1].exit_code is None):
@@ -51,7 +52,7 @@ def train_alone(file: SiteFile, run: str, rounds: int | None = None) -> Path:
     path, client = folder / ALONE, file.client_id
     node = Node(client, setup, resolve_device(file.device), folder / f"{ALONE}-store")
     directory = RunDirectory(path, trusted=True)
-    if not (path / "run.json").is_file():
+    if not is_run(path):
         directory = create_record(path, file, setup, experiment)
     with directory.lock(wait=60.0):
         done = {record.round for record in directory.history()}

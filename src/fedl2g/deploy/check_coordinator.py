@@ -17,6 +17,7 @@ from fedl2g.errors import FedL2GError, RunError, SettingError, count
 from fedl2g.files import quoted
 from fedl2g.runs.deployed import RUNS
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.layout import is_run
 
 FIRST = "first"
 """The name of a run that is given none."""
@@ -139,7 +140,7 @@ def _run(path: Path, coordinator: Coordinator) -> str:
     """Whether the run's directory is new, or one that goes on."""
     if not path.exists():
         return f"{path} is new"
-    if not (path / "run.json").is_file():
+    if not is_run(path):
         raise RunError(f"{path}: exists and is not a run directory; choose another --name")
     try:
         directory, experiment = RunDirectory.open_for(path, coordinator.experiment)

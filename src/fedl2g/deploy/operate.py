@@ -21,6 +21,7 @@ from fedl2g.files import quoted, write_text
 from fedl2g.interrupts import EXIT_CODE
 from fedl2g.runs.deployed import how_to_continue
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.layout import is_run
 from fedl2g.runs.progress import RoundDisplay
 
 LOG = "log.txt"
@@ -103,7 +104,7 @@ def follow(folder: Path, started: Started, console: Console, *, title: str = "")
     command = flower_command(folder.resolve())
     rounds = read_coordinator(started.experiment).experiment.rounds
     directory = RunDirectory(started.path)
-    if (directory.path / "run.json").is_file():
+    if is_run(directory.path):
         rounds = int(directory.about()["rounds"])
     which = f"{quoted(folder)} --name {started.path.name}"
     display = RoundDisplay(console, title or started.path.name, rounds)

@@ -29,6 +29,7 @@ from fedl2g.round.evaluation import pooled_accuracy
 from fedl2g.round.record import RoundRecord, selected_record
 from fedl2g.runs.deployed import SiteRecord, write_sites
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.layout import is_run
 from fedl2g.runs.result import summarize
 from fedl2g.setup import Setup
 
@@ -46,7 +47,7 @@ class OwnRecord:
         self.client = file.client_id
         self.directory = RunDirectory(folder / OWN, trusted=True)
         self.alone = RunDirectory(folder / ALONE, trusted=True)
-        if not (self.directory.path / "run.json").is_file():
+        if not is_run(self.directory.path):
             create_record(self.directory.path, file, setup, setup.experiment)
 
     def trained(self, request: Request, reply: Reply) -> None:

@@ -103,10 +103,12 @@ def _of_array(source: Path, form: Form) -> Samples:
 
 def _load(source: Path, name: str) -> NDArray[Any]:
     try:
-        with reading_arrays():
-            found = np.load(source, allow_pickle=False)
-            array: NDArray[Any] = found if source.suffix.lower() == ".npy" else found[name]
-    except (OSError, ValueError, EOFError, LookupError) as error:
+        with reading_arrays(), source.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            array = found if isinstance(found, np.ndarray) else found[name]
+        if not isinstance(array, np.ndarray):  # numpy returns raw bytes for other members
+            raise ValueError("not an array")
+    except Exception as error:  # numpy and zipfile raise many kinds of errors on damaged files
         raise DataError(
             f"{source}: cannot be read ({reason_of(error)}); expected an array, in .npz by the name {name!r}"
         ) from error

@@ -19,6 +19,7 @@ from fedl2g.interrupts import orderly_end
 from fedl2g.paper.catalog import Cell, PaperExperiment, Scale, plan, scale
 from fedl2g.references import references_in, require_trust
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.layout import is_run
 from fedl2g.runs.plan import PlannedRun, note_failure, read_failures, write_plan
 from fedl2g.runs.result import RunResult
 from fedl2g.seals import read_sealed, write_sealed
@@ -105,7 +106,7 @@ class Study:
         """A cell's run, finished or not; None before it has been started."""
         path = self.path(cell)
         Folder(self.folder).is_folder(f"cells/{cell.folder}")  # a link is refused
-        return RunDirectory(path) if (path / "run.json").exists() else None
+        return RunDirectory(path) if is_run(path) else None
 
     def result(self, cell: Cell) -> RunResult | None:
         """The result of a cell; None until it is finished."""

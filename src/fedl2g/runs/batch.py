@@ -21,6 +21,7 @@ from fedl2g.interrupts import interrupted, orderly_end, process_ended, start_pro
 from fedl2g.references import loaded_plugins
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.execute import Interrupted
+from fedl2g.runs.layout import is_run
 from fedl2g.runs.result import RunResult
 from fedl2g.runs.runner import run
 from fedl2g.setup import load_data, settle_layout
@@ -86,7 +87,7 @@ def settle_layouts(experiments: Mapping[Path, Experiment], data: Dataset | None 
     """
     settled = dict(experiments)
     waiting = [path for path, experiment in experiments.items() if experiment.layout == "auto"]
-    started = [path for path in waiting if (path / "run.json").is_file()]
+    started = [path for path in waiting if is_run(path)]
     chosen: dict[tuple[object, ...], str] = {}
     for path in dict.fromkeys(started + waiting):
         e = experiments[path]

@@ -15,6 +15,7 @@ from fedl2g.experiment import Experiment, overlay, parse_override
 from fedl2g.folder import Folder
 from fedl2g.methods.registry import get_method
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.layout import is_run
 from fedl2g.runs.result import RunResult, aggregate
 from fedl2g.runs.verdicts import Difference, against, reference_among, same_clients
 from fedl2g.seals import write_sealed
@@ -86,11 +87,7 @@ class Comparison:
         if directory.exists() and not directory.is_dir():
             raise RunError(f"{directory}: not a folder; choose another --out")
         for folder, experiment in planned.items():
-            if (
-                directory.exists()
-                and Folder(directory).is_folder(folder)
-                and (directory / folder / "run.json").exists()
-            ):
+            if directory.exists() and Folder(directory).is_folder(folder) and is_run(directory / folder):
                 RunDirectory.open_for(directory / folder, experiment)  # raises if it holds another experiment
         return cls(
             directory,

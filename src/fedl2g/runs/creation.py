@@ -13,7 +13,7 @@ from fedl2g.files import appearing, reason_of
 from fedl2g.privacy.noise_key import key_fingerprint
 from fedl2g.references import loaded_plugins
 from fedl2g.runs.environment import describe_environment
-from fedl2g.runs.metrics import FILE
+from fedl2g.runs.layout import ABOUT, CHECKPOINTS, ENVIRONMENT, EXPERIMENT, FIGURES, METRICS, PARTITION
 from fedl2g.seals import digest, sealed
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ def write_new(path: Path, setup: Setup, version: int) -> None:
     """Write the directory of a run that has not started; `version` is that of the format."""
     experiment = setup.experiment
     files = {
-        "experiment.toml": experiment.to_toml(),
-        "partition.json": setup.partition.to_json(),
-        "environment.json": json.dumps(describe_environment(), indent=2),
+        EXPERIMENT: experiment.to_toml(),
+        PARTITION: setup.partition.to_json(),
+        ENVIRONMENT: json.dumps(describe_environment(), indent=2),
     }
     about = {
         "format": version,
@@ -45,11 +45,11 @@ def write_new(path: Path, setup: Setup, version: int) -> None:
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "files": {name: [digest(text.encode())] for name, text in files.items()},
     }
-    files |= {FILE: "", "run.json": sealed(about)}
+    files |= {METRICS: "", ABOUT: sealed(about)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with appearing(path) as partial:
-            for folder in ("checkpoints", "figures"):
+            for folder in (CHECKPOINTS, FIGURES):
                 (partial / folder).mkdir(parents=True)
             for name, text in files.items():
                 (partial / name).write_text(text, encoding="utf-8")

@@ -25,8 +25,9 @@ from fedl2g.privacy.noise_key import check_key
 from fedl2g.references import load_plugin, loaded_plugins, references_in, require_trust
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.deployed import how_to_continue
+from fedl2g.runs.layout import ABOUT, CHECKPOINTS, ENVIRONMENT, EXPERIMENT, FIGURES, METRICS, PARTITION, RESULT, SCORES
 from fedl2g.runs.locking import is_locked, locked
-from fedl2g.runs.metrics import FILE, Metrics
+from fedl2g.runs.metrics import Metrics
 from fedl2g.runs.result import RunResult
 from fedl2g.seals import check_seal, damaged, digest, read_json, read_sealed, require_plain_text, write_sealed
 
@@ -54,9 +55,9 @@ class RunDirectory:
         self.path = path
         self.folder = Folder(path)
         self.trusted = trusted
-        self.metrics = path / FILE
-        self.checkpoints = path / "checkpoints"
-        self.figures = path / "figures"
+        self.metrics = path / METRICS
+        self.checkpoints = path / CHECKPOINTS
+        self.figures = path / FIGURES
 
     @classmethod
     def create(cls, path: Path, setup: Setup) -> RunDirectory:
@@ -106,13 +107,13 @@ class RunDirectory:
         if not self.path.is_dir():
             found = "a file" if self.path.exists() else "no such folder"
             raise RunError(f"{self.path}: not a run directory ({found}); `fedl2g list` shows the runs")
-        if self.folder.status("run.json") is None:
+        if self.folder.status(ABOUT) is None:
             raise RunError(f"{self.path}: not a run directory (it has no run.json); `fedl2g list` shows the runs")
         self.about()
 
     def about(self) -> dict[str, Any]:
         """The summary of the run (run.json)."""
-        about, path = read_json(self.folder, "run.json"), self.path / "run.json"
+        about, path = read_json(self.folder, ABOUT), self.path / ABOUT
         if about.get("format") != FORMAT:
             raise RunError(
                 f"{self.path}: written by another version of fedl2g (format {about.get('format')!r}); expected format "
@@ -132,9 +133,9 @@ class RunDirectory:
 
     def settings(self) -> dict[str, Any]:
         """The raw settings of experiment.toml; no code that they name is imported."""
-        path = self.path / "experiment.toml"
+        path = self.path / EXPERIMENT
         try:
-            settings = tomllib.loads(self._described("experiment.toml").decode("utf-8"))
+            settings = tomllib.loads(self._described(EXPERIMENT).decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise _unreadable(path, error) from error
         require_plain_text(path, settings)
@@ -142,7 +143,7 @@ class RunDirectory:
 
     def settings_text(self) -> str:
         """The text of experiment.toml."""
-        return self._described("experiment.toml").decode("utf-8", errors="replace")
+        return self._described(EXPERIMENT).decode("utf-8", errors="replace")
 
     def experiment(self) -> Experiment:
         """The experiment of this run; refused if it names code and the directory is not trusted."""
@@ -183,9 +184,9 @@ class RunDirectory:
 
     def environment(self) -> dict[str, Any]:
         """Versions, CPU and threads of the machine that started the run."""
-        self._described("environment.json")
-        found = read_json(self.folder, "environment.json")
-        require_plain_text(self.path / "environment.json", found)
+        self._described(ENVIRONMENT)
+        found = read_json(self.folder, ENVIRONMENT)
+        require_plain_text(self.path / ENVIRONMENT, found)
         return found
 
     def partition(self) -> Partition:
@@ -193,15 +194,15 @@ class RunDirectory:
         from fedl2g.datasets import Partition
 
         try:
-            text = self._described("partition.json", _PARTITION_LIMIT).decode("utf-8")
+            text = self._described(PARTITION, _PARTITION_LIMIT).decode("utf-8")
         except ValueError as error:
-            raise _unreadable(self.path / "partition.json", error) from error
+            raise _unreadable(self.path / PARTITION, error) from error
         return Partition.from_json(text)
 
     def figure(self, name: str) -> Path:
         """The path of a figure in the run's own folder for them."""
         try:
-            self.folder.make("figures")
+            self.folder.make(FIGURES)
         except OSError as error:
             raise RunError(f"{self.figures}: cannot be written ({reason_of(error)}); make it writable") from error
         return self.figures / name
@@ -221,7 +222,7 @@ class RunDirectory:
 
     def history(self) -> list[RoundRecord]:
         """The records of all rounds; for a round repeated after an interruption, the last one."""
-        if self.folder.status("run.json") is None:  # not started yet
+        if self.folder.status(ABOUT) is None:  # not started yet
             return []
         result = self.result()  # first: a run may be finished between the two
         found = self.records.read()
@@ -249,9 +250,9 @@ class RunDirectory:
 
     def result(self) -> RunResult | None:
         """The result, or None while the run is unfinished."""
-        if self.folder.status("result.json") is None:
+        if self.folder.status(RESULT) is None:
             return None
-        values = read_sealed(self.folder, "result.json", self.records.run)
+        values = read_sealed(self.folder, RESULT, self.records.run)
         try:
             return RunResult.from_dict({**values, "run": str(self.path)})
         except ValueError as error:
@@ -261,12 +262,12 @@ class RunDirectory:
 
     def finish(self, result: RunResult) -> None:
         """Write the result: the run is finished."""
-        write_sealed(self.folder, "result.json", result.to_dict(), self.records.run)
+        write_sealed(self.folder, RESULT, result.to_dict(), self.records.run)
 
     def reopen(self) -> None:
         """Remove the result: the run goes on."""
         try:
-            for name in ("scores.json", "result.json"):
+            for name in (SCORES, RESULT):
                 self.folder.remove(name)
         except OSError as error:
             raise RunError(
@@ -277,11 +278,11 @@ class RunDirectory:
         """Write the number of rounds of an extended run to run.json, then to experiment.toml."""
         text, about = experiment.to_toml(), self.about()
         # Between the two writes, the old file is still the run's: what it says of the number of rounds is not used.
-        known = [digest(text.encode()), digest(self._described("experiment.toml"))]
-        files = {**about["files"], "experiment.toml": list(dict.fromkeys(known))}
+        known = [digest(text.encode()), digest(self._described(EXPERIMENT))]
+        files = {**about["files"], EXPERIMENT: list(dict.fromkeys(known))}
         about |= {"rounds": experiment.rounds, "fingerprint": experiment.fingerprint, "files": files}
-        write_sealed(self.folder, "run.json", about)
-        self.folder.write_text("experiment.toml", text)
+        write_sealed(self.folder, ABOUT, about)
+        self.folder.write_text(EXPERIMENT, text)
 
     def lock(self, wait: float = 0.0) -> AbstractContextManager[None]:
         """Lock the directory against other processes; waits up to `wait` seconds for the lock."""
@@ -308,7 +309,7 @@ def find_runs(root: Path) -> list[RunDirectory]:
     """Every run directory below a folder; runs are not searched, since they may hold thousands of files."""
     found = []
     for folder, folders, files in os.walk(root):
-        if "run.json" in files:
+        if ABOUT in files:
             found.append(Path(folder))
             folders.clear()
         folders[:] = [name for name in folders if ".partial-" not in name]

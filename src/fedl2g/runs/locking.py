@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from fedl2g.errors import RunError
 from fedl2g.folder import Folder
+from fedl2g.runs.layout import LOCK
 
-FILE = "lock"
 _A_MOMENT = 0.3  # seconds: `is_locked` holds the lock for a moment
 
 
@@ -17,10 +17,10 @@ def locked(folder: Folder, wait: float = 0.0) -> Iterator[None]:
     """Lock the folder against other processes; waits up to `wait` seconds for the lock."""
     import filelock
 
-    found = folder.status(FILE)
-    if found is not None and (found.st_size or found.st_nlink > 1 or not folder.is_file(FILE)):
-        raise RunError(f"{folder.path / FILE}: not an empty file of its own; expected one; remove it")
-    lock = filelock.FileLock(folder.path / FILE, timeout=max(wait, _A_MOMENT))
+    found = folder.status(LOCK)
+    if found is not None and (found.st_size or found.st_nlink > 1 or not folder.is_file(LOCK)):
+        raise RunError(f"{folder.path / LOCK}: not an empty file of its own; expected one; remove it")
+    lock = filelock.FileLock(folder.path / LOCK, timeout=max(wait, _A_MOMENT))
     try:
         lock.acquire()
     except filelock.Timeout as error:
@@ -41,9 +41,9 @@ def is_locked(folder: Folder) -> bool:
     """Whether a process holds the lock now."""
     import filelock
 
-    if not folder.is_file(FILE):
+    if not folder.is_file(LOCK):
         return False
-    lock = filelock.FileLock(folder.path / FILE, timeout=0)
+    lock = filelock.FileLock(folder.path / LOCK, timeout=0)
     try:
         lock.acquire()
     except filelock.Timeout:

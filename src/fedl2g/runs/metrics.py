@@ -20,9 +20,9 @@ from fedl2g.errors import RunError
 from fedl2g.files import reason_of
 from fedl2g.folder import GIB, KIB, MIB, Folder
 from fedl2g.round.record import RoundRecord
+from fedl2g.runs.layout import METRICS
 from fedl2g.seals import digest
 
-FILE = "metrics.jsonl"
 _LIMIT = 4 * GIB
 _DIGEST = b', "digest": "'
 _DIGITS = 16  # of a line's digest: against faults, nobody's forgery
@@ -62,7 +62,7 @@ class Metrics:
         """Read all lines; a file that is missing has none."""
         found = Found()
         try:
-            with self.folder.opened(FILE, _LIMIT) as file:
+            with self.folder.opened(METRICS, _LIMIT) as file:
                 for number, line in enumerate(self._lines(file), 1):
                     self._read_line(line, number, found)
         except FileNotFoundError:
@@ -81,7 +81,7 @@ class Metrics:
         For followers of a run in another process: cheap, and never fails.
         """
         try:
-            with self.folder.opened(FILE, _LIMIT) as file:
+            with self.folder.opened(METRICS, _LIMIT) as file:
                 size = os.fstat(file.fileno()).st_size
                 start = max(read if read <= size else 0, size - 2 * self.longest)
                 file.seek(start)
@@ -94,7 +94,7 @@ class Metrics:
     def append(self, record: RoundRecord) -> None:
         """Add the line of a round; if it cannot be written, nothing of it is."""
         line = self._line(record)
-        with self._writing(), self.folder.appending(FILE) as file:
+        with self._writing(), self.folder.appending(METRICS) as file:
             end = self._sound_end(file)
             try:
                 file.write(line)
@@ -131,12 +131,12 @@ class Metrics:
             return
         whole = found.records | missing
         ends = next((number for number in range(len(whole)) if number not in whole), len(whole))
-        with self._writing(), self.folder.replacing(FILE) as partial:
+        with self._writing(), self.folder.replacing(METRICS) as partial:
             partial.write_bytes(b"".join(self._line(whole[number]) for number in range(ends)))
 
     @property
     def _path(self) -> Path:
-        return self.folder.path / FILE
+        return self.folder.path / METRICS
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from fedl2g.display import visible
 from fedl2g.errors import RunError
 from fedl2g.files import reason_of
 from fedl2g.folder import MIB, Folder
+from fedl2g.runs.layout import ABOUT
 from fedl2g.seals import read_sealed, write_sealed
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def find_plans(root: Path) -> list[Path]:
     for folder, folders, files in os.walk(root):
         if PLAN in files:
             found.append(Path(folder))
-        if "run.json" in files:
+        if ABOUT in files:
             folders.clear()
     return sorted(found)
 

@@ -17,6 +17,7 @@ from fedl2g.runs.deployed import how_to_continue
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.execute import execute
 from fedl2g.runs.extension import extend
+from fedl2g.runs.layout import is_run
 from fedl2g.runs.result import RunResult
 from fedl2g.setup import Progress, Setup, load_data, prepare
 
@@ -39,7 +40,7 @@ def run(
     being loaded.
     """
     path = Path(out) if out is not None else default_directory(experiment)
-    if (path / "run.json").is_file():
+    if is_run(path):
         return _continue(*RunDirectory.open_for(path, experiment), observers, data, progress)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path}: exists and is not a run directory; choose another --out")
@@ -57,7 +58,7 @@ def run(
 
 def run_site(setup: Setup, path: Path, open_clients: OpenEngine, observers: Sequence[Observer] = ()) -> RunResult:
     """Run or continue an experiment whose clients are remote; `open_clients` makes the engine that reaches them."""
-    if (path / "run.json").is_file():
+    if is_run(path):
         directory, experiment = RunDirectory.open_for(path, setup.experiment)
         setup = replace(setup, experiment=experiment)
     else:

@@ -22,11 +22,11 @@ from sklearn import metrics as measures
 from fedl2g.datasets import Dataset
 from fedl2g.errors import SettingError, choices
 from fedl2g.runs.directory import RunDirectory
+from fedl2g.runs.layout import SCORES
 from fedl2g.runs.models import ClientModel, TrainedModels
 from fedl2g.seals import write_sealed
 
 METRICS = ("auroc", "confusion")
-_FILE = "scores.json"
 _Array = NDArray[Any]
 
 
@@ -62,7 +62,7 @@ def score_run(directory: RunDirectory, wanted: Sequence[str], *, data: Dataset |
             for client in models
         },
     }
-    write_sealed(directory.folder, _FILE, scores, directory.records.run)
+    write_sealed(directory.folder, SCORES, scores, directory.records.run)
     return scores
 
 

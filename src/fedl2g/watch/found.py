@@ -9,10 +9,11 @@ from pathlib import Path
 from fedl2g.errors import FedL2GError
 from fedl2g.report.collect import Run, in_order, read_runs
 from fedl2g.runs.directory import RunDirectory, find_runs
+from fedl2g.runs.layout import ABOUT, EXPERIMENT, METRICS, RESULT
 from fedl2g.runs.plan import FAILURES, PLAN, Plan, find_plans, read_plan
 
 LOG = "log.txt"  # of the coordinator of a deployment
-_CHANGING = ("metrics.jsonl", "run.json", "experiment.toml", "result.json", LOG)
+_CHANGING = (METRICS, ABOUT, EXPERIMENT, RESULT, LOG)
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Watched:
 
 def _run_stamp(run: RunDirectory) -> Hashable:
     files = tuple(_file_stamp(run.path / name) for name in _CHANGING)
-    finished = run.folder.status("result.json") is not None
+    finished = run.folder.status(RESULT) is not None
     return str(run.path), files, not finished and run.running
 
 
