@@ -64,7 +64,7 @@ class Federation:
             self._finish(RoundRecord(0))
         while self.round < self.experiment.rounds and self.stop_reason is None:
             round = self.round + 1
-            plan = self.policies.sampler.draw(round)
+            plan = self.policies.sampler.plan(round)
             if (reason := self.policies.ledger.reason_to_stop(round, plan)) is not None:
                 self.stop(reason)
             else:

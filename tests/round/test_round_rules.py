@@ -158,3 +158,18 @@ def test_the_setting() -> None:
     for wrong in ("krum", {"rule": "median", "trim": 0.5}, {"rule": "norm_clip", "clip": 0}, {"rulle": "mean"}, 3):
         with pytest.raises(SettingError, match="aggregation"):
             Experiment(aggregation=wrong)
+
+
+@pytest.mark.parametrize("whole_update", [False, True])
+@pytest.mark.parametrize(
+    ("combine", "found"),
+    [(lambda v, w, s: v, r"a tensor of shape \(3, \d\)"), (lambda v, w, s: v[0].tolist(), "a list")],
+)
+def test_what_a_rule_of_ones_own_returns_is_checked(combine: Any, found: str, whole_update: bool) -> None:
+    rule, given = Rule(combine, whole_update), Aggregation()
+    sent = [_rows([0], [1.0, n]) for n in (1.0, 2.0, 3.0)]
+    with pytest.raises(SettingError, match=rf"^aggregation.rule: 'mean' returned {found}; expected one row"):
+        rule.class_vectors(sent, None, given)
+    networks = [{"weight": payload["rows"][0]} for payload in sent]
+    with pytest.raises(SettingError, match=rf"^aggregation.rule: 'mean' returned {found}; expected one row"):
+        rule.networks(networks, networks[0], None, None, given)

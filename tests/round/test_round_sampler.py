@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import combinations
+from typing import Any
 
+import numpy as np
 import pytest
 
+from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.privacy.noise_key import KEY_VARIABLE
 from fedl2g.registry import samplers
@@ -63,6 +66,27 @@ def test_a_round_is_drawn_anew_to_the_same_clients(kind: type[Sampler], monkeypa
     before = one.draw(1)
     monkeypatch.setenv(KEY_VARIABLE, "a secret")
     assert (one.draw(1) == before) == (kind is Uniform)  # who took part is secret under the guarantee alone
+
+
+@pytest.mark.parametrize(
+    ("drawn", "planned"),
+    [
+        *[([0, 2], [0, 2]), (np.array([1, 2]), [1, 2]), ([], [])],
+        *[(wrong, None) for wrong in ([2, 0], [1, 1], [-1, 0], [0, 3], [0.0], "01")],
+    ],
+)
+def test_what_a_sampler_of_ones_own_draws_is_checked(drawn: Any, planned: list[int] | None) -> None:
+    class Mine(Sampler):
+        def draw(self, round: int) -> list[int]:
+            return drawn
+
+    sampler = Mine(Experiment(clients=3))
+    if planned is None:
+        with pytest.raises(SettingError, match=r"^sampler: .* for round 7; expected numbers from 0 to 2, ascending"):
+            sampler.plan(7)
+    else:
+        assert sampler.plan(7) == planned
+        assert {type(client) for client in sampler.plan(7)} <= {int}  # numpy's cannot be written to the records
 
 
 def test_the_guarantee_brings_its_own_sampler() -> None:

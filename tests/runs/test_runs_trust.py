@@ -70,6 +70,7 @@ def forged(name: object) -> list[dict[str, Any]]:
         {"aggregation": name},
         {"aggregation": {"rule": name}},
         {"execution": {"engine": name}},
+        {"sampler": name},
     ]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedl2g.errors import SettingError
 from fedl2g.experiment.policies import Aggregation
 from fedl2g.payload import Payload, mean_by_class, mean_payload
 from fedl2g.registry import rules
@@ -42,7 +43,7 @@ class Rule:
         rows = torch.empty(len(ids), all_rows.shape[1], dtype=all_rows.dtype)
         for position, id_ in enumerate(ids):
             chosen = all_ids == id_
-            rows[position] = self.combine(all_rows[chosen].double(), all_weights[chosen], settings).to(rows.dtype)
+            rows[position] = self._row(all_rows[chosen].double(), all_weights[chosen], settings).to(rows.dtype)
         return {"ids": ids, "rows": rows}
 
     def networks(
@@ -58,13 +59,23 @@ class Rule:
         if self.whole_update:
             start = _flat(reference)
             stacked = torch.stack([_flat(payload) - start for payload in payloads])
-            return _unflat(start + self.combine(stacked, given, settings), reference)
+            return _unflat(start + self._row(stacked, given, settings), reference)
         return {
-            name: self.combine(torch.stack([p[name] for p in payloads]).flatten(1).double(), given, settings)
+            name: self._row(torch.stack([p[name] for p in payloads]).flatten(1).double(), given, settings)
             .reshape(tensor.shape)
             .to(tensor.dtype)
             for name, tensor in reference.items()
         }
+
+    def _row(self, values: Tensor, weights: Tensor, settings: Aggregation) -> Tensor:
+        row: object = self.combine(values, weights, settings)
+        if not isinstance(row, Tensor) or row.shape != values.shape[1:]:  # anybody may write a rule
+            found = f"a tensor of shape {tuple(row.shape)}" if isinstance(row, Tensor) else f"a {type(row).__name__}"
+            raise SettingError(
+                f"aggregation.rule: {settings.rule!r} returned {found}; expected one row, a tensor of shape "
+                f"{tuple(values.shape[1:])}; correct the function"
+            )
+        return row
 
 
 class Mean(Rule):

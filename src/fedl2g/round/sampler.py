@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+
 from fedl2g import rng
+from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.privacy.mechanism import with_key
 from fedl2g.registry import samplers
@@ -18,6 +21,22 @@ class Sampler(Policy):
     def draw(self, round: int) -> list[int]:
         """The clients that take part in a round, ascending."""
         raise NotImplementedError
+
+    def plan(self, round: int) -> list[int]:
+        """The clients that were drawn; SettingError if they cannot be, since anybody may write a sampler."""
+        drawn = self.draw(round)
+        try:
+            clients = [operator.index(client) for client in drawn]
+        except TypeError:
+            clients = [-1]
+        if clients != sorted(set(clients)) or (
+            clients and not 0 <= clients[0] <= clients[-1] < self.experiment.clients
+        ):
+            raise SettingError(
+                f"sampler: {self.experiment.sampler_name!r} drew {str(drawn)[:200]} for round {round}; expected "
+                f"numbers from 0 to {self.experiment.clients - 1}, ascending and each once; correct its `draw`"
+            )
+        return clients
 
 
 class Uniform(Sampler):
