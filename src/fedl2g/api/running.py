@@ -24,10 +24,11 @@ from fedl2g.api.comparison import ComparedMethods
 from fedl2g.api.data import Data
 from fedl2g.api.networks import models_setting
 from fedl2g.api.result import Result, with_directory
-from fedl2g.api.warmup import DEFAULT_METHOD, leave_rounds_to_train
+from fedl2g.api.warmup import leave_rounds_to_train
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment, flat, overlay
 from fedl2g.federation import Observer
+from fedl2g.methods.registry import DEFAULT_METHOD
 from fedl2g.models.catalog import GROUP_OF_KIND
 from fedl2g.runs import runner
 from fedl2g.runs.comparing import run_comparison

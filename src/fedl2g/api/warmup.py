@@ -7,9 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
-from fedl2g.methods.registry import get_method
+from fedl2g.methods.registry import DEFAULT_METHOD, get_method
 
-DEFAULT_METHOD = "fedl2g-f"
 _SETTING = "warmup_rounds"
 
 

@@ -25,7 +25,7 @@ from fedl2g.experiment.protocol import Choices, ProtocolName, choices_of, resolv
 from fedl2g.experiment.words import one_sentence
 from fedl2g.learning.settings import Amp, Augment, Optimizer, Schedule
 from fedl2g.methods.options import Options
-from fedl2g.methods.registry import get_method
+from fedl2g.methods.registry import DEFAULT_METHOD, get_method
 from fedl2g.models.catalog import resolve_models
 from fedl2g.references import references_in
 from fedl2g.registry import engines, samplers
@@ -64,9 +64,9 @@ class Experiment(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     method: SerializeAsAny[Options] = Field(
-        default_factory=lambda: _method_options("fedl2g-f"),
+        default_factory=lambda: _method_options(DEFAULT_METHOD),
         description="The method and its options: a name (`fedl2g methods` lists them), or a table with `name` and the "
-        "method's own settings; fedl2g-f when absent.",
+        f"method's own settings; {DEFAULT_METHOD} when absent.",
     )
     dataset: str = Field(
         "digits",
@@ -332,7 +332,7 @@ def _method_options(value: object) -> Options:
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):
         raise SettingError(f"method: {shown(value)} is not allowed; expected a name or a table of settings")
-    name = table.get("name", "fedl2g-f")
+    name = table.get("name", DEFAULT_METHOD)
     if not isinstance(name, str):
         raise SettingError(f"method.name: {shown(name)} is not allowed; expected text")
     options = get_method(name).options

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedl2g.methods.base import ClientHalf, ServerHalf, Traits
     from fedl2g.methods.options import Options
 
+DEFAULT_METHOD = "fedl2g-f"
 _MODULES = {
     "local": "local",
     "lg-fedavg": "lg_fedavg",
