@@ -168,7 +168,7 @@ class RunDirectory:
         """The plugins that the run was started with and that are not loaded, from wherever they are now."""
         stored = self.about().get("plugins", [])
         if not isinstance(stored, list) or not all(isinstance(plugin, str) for plugin in stored):
-            raise RunError(f"{self.path / 'run.json'}: 'plugins' is not a list of names; restore the file from a copy")
+            raise RunError(f"{self.path / ABOUT}: 'plugins' is not a list of names; restore the file from a copy")
         loaded = {Path(plugin).name for plugin in loaded_plugins()}
         return [plugin for plugin in stored if Path(plugin).name not in loaded]
 
@@ -177,7 +177,7 @@ class RunDirectory:
         about = self.about()
         if "noise_key" not in about:
             raise RunError(
-                f"{self.path / 'run.json'}: 'noise_key' is missing, which a run with a privacy guarantee has; restore "
+                f"{self.path / ABOUT}: 'noise_key' is missing, which a run with a privacy guarantee has; restore "
                 "the file from a copy, or start a new run"
             )
         check_key(about["noise_key"], self.path)
