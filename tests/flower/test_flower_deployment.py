@@ -341,11 +341,24 @@ def test_a_certificate_that_expires_in_the_middle_stops_the_run_which_goes_on_wi
     assert run.differences() == []
 
 
+def watched(federation: RealFederation, path: str) -> str:
+    """The page of `fedl2g watch` as it is now."""
+    page = federation.root / "page.html"
+    federation.command("fedl2g", "watch", path, "--once", str(page))
+    return page.read_text(encoding="utf-8")
+
+
 def test_a_killed_superlink_is_started_again_and_the_run_goes_on(federation: RealFederation) -> None:
     run = federation.run("link")
     wait("round 1 is over", lambda: 1 in run.rounds())
     federation.hold("north")
     federation.held("north")
+    both = watched(federation, "coordinator/runs/link")
+    assert all(words in both for words in ("<td>running", "north (site_code:build_model", '"north"', '"south"'))
+    own = watched(federation, "sites/north/site.toml")
+    assert "<td>running" in own
+    assert "north (site_code:build_model" in own
+    assert "south" not in own
     federation.kill("superlink")
     federation.release("north")
     wait("the server gives up", lambda: "the run stopped: Flower: ended the run" in run.log())
