@@ -59,8 +59,13 @@ class Tutorial:
                 subprocess.run(["chown", "-R", OTHER, "east-hospital"], cwd=self.folder, check=True)
 
     def start(self, line: str) -> None:
-        command = [*self.user_of(line), "sh", "-c", line]
-        self.background.append(subprocess.Popen(command, cwd=self.folder, start_new_session=True))
+        words, _, log = line.partition(" > ")  # whose file another user could not write here
+        command = [*self.user_of(line), "sh", "-c", f"exec {words}"]
+        with (self.folder / log.removesuffix(" 2>&1 ")).open("wb") as file:
+            started = subprocess.Popen(
+                command, cwd=self.folder, start_new_session=True, stdout=file, stderr=subprocess.STDOUT
+            )
+        self.background.append(started)
 
     def user_of(self, line: str) -> list[str]:
         """The hospital `east` works as another user, who owns nothing but its folder."""
