@@ -71,8 +71,8 @@ class World:
         self.nodes.identify(CLIENTS)
         self.nodes.identify(CLIENTS)
 
-    def exchange(self, limits: Limits = Limits(), terms: Terms = QUICK) -> Exchange[Evaluation]:  # noqa: B008 (frozen)
-        question = Question("evaluate", 4, RecordDict(), read)
+    def exchange(self, limits: Limits = Limits(), terms: Terms = QUICK, kind: Any = "evaluate") -> Exchange[Evaluation]:  # noqa: B008 (frozen)
+        question = Question(kind, 4, RecordDict(), read)
         return Exchange(question, CLIENTS, self.nodes, terms, limits, self.clock)
 
 
@@ -198,6 +198,14 @@ def test_quick_nodes_are_kept_awake_for_the_next_request(world: World) -> None:
     assert world.node(2).received == ["query", *["evaluate"] * 3]
     list(world.exchange().answers())
     assert world.nodes.calls == set()  # their answers were taken, and not read
+
+
+def test_nothing_is_on_its_way_when_a_run_ends(world: World) -> None:
+    awake = replace(QUICK, awake=2, awake_seconds=5.0)
+    for kind in ("evaluate", "evaluate.keep"):
+        list(world.exchange(terms=awake, kind=kind).answers())
+    assert world.nodes.quick
+    assert world.node(0).received == ["query", "evaluate", "evaluate.keep"]
 
 
 def test_nodes_of_a_large_federation_are_not_kept_awake(world: World) -> None:

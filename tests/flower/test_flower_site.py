@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
+import httpx
 from flwr.app import RecordDict
 
 import fedl2g
@@ -23,17 +24,19 @@ from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.deploy.limits import Limits
 from fedl2g.deploy.package import check_package, installed_package, pin_package
 from fedl2g.deploy.practice import write_practice_data
+from fedl2g.deploy.runtime import Runtime, Task
 from fedl2g.deploy.scaffold import Plan, scaffold
-from fedl2g.deploy.site import Trainer, TrainerLost
+from fedl2g.deploy.site import Trainer, TrainerLost, run_site
 from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.engines.flower import identity, messages
 from fedl2g.engines.flower.messages import Request
-from fedl2g.errors import SettingError
+from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.registry import get_method
 from fedl2g.schema import image_schema
 
 CLASSES = ("zero", "one", "two", "three")
+ADDRESS = "127.0.0.1:9"  # nobody listens there
 SLOW_CODE = """
 import os
 import time
@@ -179,6 +182,56 @@ def test_the_digest_covers_every_file_of_the_package(tmp_path: Path, monkeypatch
     (copy / "__pycache__").mkdir()
     (copy / "__pycache__" / "rng.cpython-311.pyc").touch()
     assert installed_package().digest == digest
+
+
+class StandIn:
+    """A process that does nothing."""
+
+    def __init__(self, *arguments: object, **settings: object) -> None:
+        self.exit_code: int | None = None
+        self.ended = False
+
+    def end(self) -> None:
+        self.ended = True
+
+    def how_it_ended(self) -> str:
+        return "exit code 1"
+
+
+def test_a_supernode_that_lost_a_message_is_started_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "sites" / "north" / "site.toml"
+    pin_package(path)
+    supernodes: list[StandIn] = []
+
+    def start(module: str, *arguments: str, env: dict[str, str]) -> StandIn:
+        supernodes.append(StandIn())
+        return supernodes[-1]
+
+    def take(runtime: Runtime) -> Task:
+        if len(supernodes) == 1:
+            refused = httpx.Response(401, request=httpx.Request("POST", f"http://{ADDRESS}/pull-object"))
+            monkeypatch.setattr(
+                "fedl2g.deploy.runtime.pull_task_input", lambda client: refused.raise_for_status() and None
+            )
+            return Task(ADDRESS, "token")
+        supernodes[-1].exit_code = 1
+        raise httpx.ConnectError("it has ended")
+
+    monkeypatch.setattr("fedl2g.deploy.site.start_child", start)
+    monkeypatch.setattr("fedl2g.deploy.site.Trainer", StandIn)
+    monkeypatch.setattr("fedl2g.deploy.site.log_to_stderr", lambda: None)
+    monkeypatch.setattr("fedl2g.deploy.site.why_not_joined", lambda *link: "it is tired")
+    monkeypatch.setattr(Runtime, "take", take)
+    with (
+        caplog.at_level("INFO"),
+        pytest.raises(RunError, match=r"^SuperNode: ended with exit code 1: it is tired; start"),
+    ):
+        run_site(path)
+    assert [supernode.ended for supernode in supernodes] == [True, True]
+    assert "the SuperNode lost a message" in caplog.text
+    assert not (path.parent / "flwr" / "runtime-secret").exists()
 
 
 @pytest.fixture

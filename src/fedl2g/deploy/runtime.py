@@ -35,6 +35,13 @@ _ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 _HEARTBEAT_SECONDS = 10.0  # a SuperNode gives a task up after 30 s without one, and answers with an error itself
 
 
+class MessageLost(Exception):
+    """The SuperNode announced a message and gave it up: its run ended before the message was complete.
+
+    From then on the SuperNode sends each answer only after the next message has come: it must be started again.
+    """
+
+
 class Runtime:
     """The Runtime API of this site's SuperNode; only who has the secret may take tasks."""
 
@@ -44,7 +51,7 @@ class Runtime:
         self._client = _client(address, RuntimeVersionHttpInterceptor(component_name="SuperExec"), authenticated)
 
     def take(self) -> Task | None:
-        """The next message, or None; raises httpx.HTTPError while the SuperNode does not answer."""
+        """The next message, or None; raises MessageLost, and httpx.HTTPError while the SuperNode does not answer."""
         found = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
         return Task(self._address, found.token) if found.HasField("task") and found.token else None
 
@@ -55,7 +62,10 @@ class Task:
     def __init__(self, address: str, token: str) -> None:
         version = RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
         self._client = _client(address, version, RuntimeTokenHttpInterceptor(token))
-        self.message, self._context, _, _ = pull_task_input(self._client)  # dropped: the run, and its app
+        try:
+            self.message, self._context, _, _ = pull_task_input(self._client)  # dropped: the run, and its app
+        except httpx.HTTPStatusError as error:
+            raise MessageLost from error
 
     @contextmanager
     def alive(self) -> Iterator[None]:

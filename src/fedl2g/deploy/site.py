@@ -24,7 +24,7 @@ from fedl2g.deploy.children import Child, start_child
 from fedl2g.deploy.fleet import why_not_joined
 from fedl2g.deploy.health import pulse_file
 from fedl2g.deploy.package import check_package
-from fedl2g.deploy.runtime import Runtime, Task
+from fedl2g.deploy.runtime import MessageLost, Runtime, Task
 from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.deploy.site_log import log_to_stderr
 from fedl2g.engines.flower.identity import AWAKE, Told, pack_identity, pack_refusal
@@ -110,7 +110,7 @@ class Site:
         self._last_pulse = -_PULSE_SECONDS
 
     def serve(self) -> None:
-        """Answer messages until the SuperNode has ended."""
+        """Answer messages until the SuperNode has ended; raises MessageLost if it must be started again."""
         last = float("-inf")
         while self._runs():
             task = self._next()
@@ -131,6 +131,8 @@ class Site:
     def _next(self) -> Task | None:
         try:
             return self._messages.take()
+        except MessageLost:
+            raise
         except httpx.TransportError:  # the SuperNode is starting, or ending
             return None
         except Exception as error:  # whatever a malformed message raises in Flower: the SuperNode reports an error
@@ -183,20 +185,26 @@ def run_site(path: Path) -> None:
     address, authority, key = file.link
     secret_file = home / "runtime-secret"
     _write_secret(secret_file, secret)
-    supernode = start_child(
-        "fedl2g.deploy.supernode", "--superlink", address, "--root-certificates", str(authority),
-        "--auth-supernode-private-key", str(key), "--isolation", "process", "--host", _HOST, "--port", str(port),
+    arguments = (
+        "--superlink", address, "--root-certificates", str(authority), "--auth-supernode-private-key", str(key),
+        "--isolation", "process", "--host", _HOST, "--port", str(port),
         "--superexec-auth-secret-file", str(secret_file),
-        env={"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0"},
     )  # fmt: skip
+    environment = {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0"}
+    trainer = Trainer(path)
     try:
-        trainer = Trainer(path)
-        try:
-            Site(file, supernode, trainer, Runtime(f"{_HOST}:{port}", secret)).serve()
-        finally:
-            trainer.end()
+        again = True
+        while again:
+            supernode = start_child("fedl2g.deploy.supernode", *arguments, env=environment)
+            try:
+                Site(file, supernode, trainer, Runtime(f"{_HOST}:{port}", secret)).serve()
+                again = False
+            except MessageLost:
+                _log.warning("the SuperNode lost a message, as it does when a run ends meanwhile; starting it again")
+            finally:
+                supernode.end()
     finally:
-        supernode.end()
+        trainer.end()
         secret_file.unlink(missing_ok=True)
     how = supernode.how_it_ended()
     raise RunError(f"SuperNode: ended with {how}: {why_not_joined(address, authority, key)}; start the site again")

@@ -133,8 +133,8 @@ class Exchange(Generic[AnswerT]):
 
     def _calls(self, clients: Sequence[int]) -> list[Message]:
         """Messages behind the requests: the next request finds quick nodes awake."""
-        if len(self.reasons) > self.terms.awake_nodes:
-            return []
+        if len(self.reasons) > self.terms.awake_nodes or self.question.kind == "evaluate.keep":
+            return []  # at the end of a run nothing may be on its way: a SuperNode would lose it (`MessageLost`)
         quick = [client for client in clients if client in self.nodes.quick]
         return [
             Message(RecordDict(), self.nodes[client], AWAKE, ttl=_GRACE)
