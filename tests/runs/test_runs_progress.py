@@ -12,6 +12,7 @@ from rich.console import Console
 from fedl2g.experiment import Experiment
 from fedl2g.round.record import Accuracy, RoundRecord
 from fedl2g.runs.batch_progress import BatchProgress
+from fedl2g.runs.console import StatusLine
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.observers import StopOnInterrupt
 from fedl2g.runs.progress import progress_bar
@@ -192,3 +193,36 @@ def test_the_promise_after_ctrl_c_says_when_the_round_will_end(clock: Clock) -> 
     assert interrupt.promise() == "stopping after this round, in about 20 seconds, with a checkpoint"
     clock.now += 25
     assert interrupt.promise() == "stopping after this round, with a checkpoint"
+
+
+def test_a_notebook_keeps_how_it_ended_and_no_time_left(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Shown:
+        def update(self, data: dict[str, str], raw: bool) -> None:
+            told.append(data["text/plain"])
+
+    def display(data: dict[str, str], **_: object) -> Shown:
+        told.append(data["text/plain"])
+        return Shown()
+
+    pytest.importorskip("IPython")
+    monkeypatch.setattr("IPython.display.display", display)
+    notebook = console(terminal=False)
+    monkeypatch.setattr(notebook, "is_jupyter", True)
+    runs = {LOCAL: experiment("local"), GUIDED: experiment("feddistill")}
+    progress = BatchProgress(notebook, runs)
+    clock.now += 1
+    progress.see(LOCAL, 1, "")
+    assert told == ["run 1 of 2: local-s0 round 1/10"]
+    progress.runs[LOCAL].over = True
+    progress.close()
+    assert told[1:] == ["1 of 2 runs over"]
+    line = StatusLine(notebook)
+    for text in ("round 1", "round 2"):  # the second comes too soon after the first
+        clock.now += 0.4
+        line.show(text)
+        clock.now += 0.2
+    line.show("round 3")
+    line.end()
+    assert told[2:] == ["round 2", "round 3"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
+from fedl2g.errors import count
 from fedl2g.experiment import Experiment
 from fedl2g.federation import Federation, Observer
 from fedl2g.round.record import RoundRecord
@@ -111,6 +112,7 @@ class BatchProgress:
 
     def close(self) -> None:
         """Remove the display from the terminal."""
+        self._line.end(f"{sum(run.over for run in self.runs.values())} of {count(len(self.runs), 'run')} over")
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

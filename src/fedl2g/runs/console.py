@@ -72,9 +72,11 @@ class StatusLine:
         self._console = console
         self._last = time.monotonic()
         self._shown: Any = None  # the handle of IPython's display
+        self._latest = ""
 
     def show(self, text: str) -> None:
         """Show this text, unless the one before is too recent."""
+        self._latest = text
         every = _NOTEBOOK_EVERY_SECONDS if self._console.is_jupyter else PLAIN_EVERY_SECONDS
         if self._console.quiet or time.monotonic() - self._last < every:
             return
@@ -87,6 +89,11 @@ class StatusLine:
             self._shown = display({"text/plain": text}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         else:
             self._shown.update({"text/plain": text}, raw=True)
+
+    def end(self, text: str = "") -> None:
+        """Leave this text in a notebook, or the latest: what is shown there stays in the document."""
+        if self._shown is not None:
+            self._shown.update({"text/plain": text or self._latest}, raw=True)
 
 
 @contextmanager

@@ -48,6 +48,7 @@ class RoundDisplay:
 
     def close(self) -> None:
         """Remove the display from the terminal."""
+        self._line.end()
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
