@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,27 @@ def test_an_existing_folder_is_not_taken_over(fedl2g, tmp_path: Path) -> None:
     assert outcome.code == 2
     assert "mine" in outcome.sentence
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter.txt"]
+
+
+SMALL = ["-d", "digits", "--samples", "60", "-c", "2", "--partition", "iid", "--models", "small_cnn"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["data", "show", "-d", "digits", "--samples", "60", "-c", "2", "--partition", "iid", "-o", "file/x.png", "-q"],
+        ["paper", "show", "distributions", "--scale", "smoke", "--to", "file/x"],
+        ["paper", "run", "distributions", "-o", "file/x"],
+        ["deploy", "new", "file/x", "--site", "north", "--site", "south", "--class", "a", "--class", "b"],
+        ["run", *SMALL, "-m", "local", "-r", "1", "-q", "-o", "file/x"],
+        ["compare", *SMALL, "-m", "local", "-r", "1", "-q", "-o", "file/x"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_place_that_cannot_be_written_is_one_sentence(fedl2g, tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    outcome = fedl2g(*arguments)
+    assert outcome.code == 2
+    assert "file/x" in outcome.sentence
+    assert re.search("cannot be (written|created)", outcome.sentence)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
