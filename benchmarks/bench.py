@@ -65,6 +65,7 @@ ARCHITECTURES = (
 MORE_ARCHITECTURES = (
     "resnet6", "resnet8", "resnet10", "resnet34", "resnet50", "resnet101", "resnet152", "vit_b_16", "vit_b_32",
 )  # fmt: skip
+STEPS_IN_A_ROW = 10  # of an optimizer: a single one would be timed with the caches that its predecessor left
 EXTRA_STEPS = 100  # a round, for which the targets of `extra` are set
 SECTIONS = ("rounds", "extra", "guiding", "layout", "workers", "naive", "optimizer", "fedtgp")
 
@@ -88,7 +89,7 @@ class Bench:
         """Print a ratio and store it in the JSON file."""
         print(result, flush=True)
         self.found.setdefault(section, []).append({**result.to_dict(), **more})
-        command = shlex.join(["python", "benchmarks/bench.py", *sys.argv[1:]])
+        command = shlex.join(["python", "benchmarks/bench.py", *without_folder(sys.argv[1:])])
         text = json.dumps({"command": command, "machine": self.about, "results": self.found[section]}, indent=1)
         self.file.write_text(text + "\n", encoding="utf-8")
 
@@ -287,9 +288,10 @@ class Bench:
 
             def stepping(stepper: Stepper, model: Any = model, gradients: Any = gradients) -> Callable[[], None]:
                 def play() -> None:
-                    for p, gradient in zip(model.parameters(), gradients, strict=True):
-                        p.grad = gradient
-                    stepper.step()
+                    for _ in range(STEPS_IN_A_ROW):
+                        for p, gradient in zip(model.parameters(), gradients, strict=True):
+                            p.grad = gradient
+                        stepper.step()
 
                 return play
 
@@ -336,6 +338,12 @@ class Bench:
             found = ratio(f"FedTGP's server, {n} epochs / 1 epoch", seconds, times["1"])
             self.add("fedtgp", found)
             print(f"  {found.seconds:.2f} CPU seconds a round")
+
+
+def without_folder(arguments: list[str]) -> list[str]:
+    """The arguments that decide the numbers: not the folder of this machine to which they are written."""
+    place = arguments.index("--out") if "--out" in arguments else len(arguments)
+    return arguments[:place] + arguments[place + 2 :]
 
 
 def federation_of(setup: Setup) -> Federation:

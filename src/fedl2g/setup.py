@@ -170,7 +170,7 @@ def with_validation(partition: Partition, experiment: Experiment, dataset: Datas
     if partition.validation and not fraction:
         raise SettingError(
             f"validation_fraction: 0, but the partition {experiment.partition!r} or the data name validation samples; "
-            "set it above 0 to choose the best round on them, or remove them from the file"
+            "set it above 0 to choose the best round on them, or leave them out of the data"
         )
     if partition.validation or not fraction:
         return partition

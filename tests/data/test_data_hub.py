@@ -65,10 +65,31 @@ def test_images_keep_their_size_channels_and_names(tmp_path: Path) -> None:
     assert found.labels.tolist() == [1, 0, 1]
 
 
-def test_a_folder_of_parquet_files_is_read_too(tmp_path: Path) -> None:
+def test_a_folder_of_parquet_files_is_read_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "saved").mkdir()
     texts(6).to_parquet(str(tmp_path / "saved" / "train-00000-of-00001.parquet"))
-    assert loaded(tmp_path, text=("text",)).class_names == tuple(NAMES)
+    before, said = hub.utils.are_progress_bars_disabled(), []
+    capfd.readouterr()
+    found = load_dataset(
+        f"hf:{tmp_path / 'saved'}", data_dir=tmp_path / "cache", roles=Roles(text=("text",)),
+        progress=lambda *what: said.append(what),
+    )  # fmt: skip
+    assert found.class_names == tuple(NAMES)
+    assert said[0] == (f"Loading hf:{tmp_path / 'saved'}", 0, None)
+    assert (hub.utils.are_progress_bars_disabled(), capfd.readouterr().err) == (
+        before,
+        "",
+    )  # no bars of the package's own
+
+
+def test_the_column_called_label_is_the_label(tmp_path: Path) -> None:
+    features = hub.Features(
+        {"age": hub.Value("float32"), "sex": hub.ClassLabel(names=["f", "m"]), "label": hub.Value("string")}
+    )
+    rows = [{"age": 30.0 + n, "sex": n % 2, "label": ["well", "ill"][n // 2]} for n in range(4)]
+    hub.Dataset.from_list(rows, features=features).save_to_disk(str(tmp_path / "saved"))
+    found = loaded(tmp_path)
+    assert (found.class_names, found.schema.columns) == (("ill", "well"), (Column("age"), Column("sex", ("f", "m"))))
 
 
 def test_what_cannot_be_used_is_said(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +174,7 @@ def test_texts_of_a_column_are_hashed_tokens(tmp_path: Path) -> None:
         (Roles(), {}, "no column is named as its label; choose one of age, sex"),
         (Roles("il"), {}, "label: .* has no column 'il'; .*'ill'"),
         (Roles("ill", ignore=("agee",)), {}, "ignore: .* has no column 'agee'"),
-        (Roles("sex"), {}, "1 rows have no labels"),
+        (Roles("sex"), {}, "labels are missing in 1 of its 4 rows .the first is row 3 below the names"),
         (Roles("ill"), {"when": pd.to_datetime(["2020-01-01"] * 4)}, "smokes|categories"),
         (Roles("ill", group="town"), {}, "partition: .* has no column 'town'"),
     ],
@@ -183,6 +185,51 @@ def test_what_is_wrong_with_a_table_is_said(tmp_path: Path, roles: Roles, column
         return
     with pytest.raises(DataError, match=words):
         load_dataset(table(tmp_path, **columns), data_dir=tmp_path / "c", roles=roles)
+
+
+def test_missing_values_do_not_change_what_a_column_is(tmp_path: Path) -> None:
+    """pandas reads truth values with gaps as objects, and whole numbers with gaps as fractions."""
+    path = table(tmp_path, smokes=[True, None, False, True], grade=[1, 2, None, 1])
+    dataset = load_dataset(path, data_dir=tmp_path / "c", roles=Roles("ill", ignore=("age", "sex", "hospital")))
+    assert dataset.schema.columns == (Column("smokes"), Column("grade"))
+    np.testing.assert_array_equal(dataset.inputs, [[1, 1], [np.nan, 2], [0, np.nan], [1, 1]])
+    coded = Schema("table", (2,), (Column("smokes"), Column("grade", ("1", "2"))))
+    dataset = load_dataset(path, data_dir=tmp_path / "c", roles=Roles("ill", inputs=coded))
+    np.testing.assert_array_equal(dataset.inputs, [[1, 1], [np.nan, 2], [0, 0], [1, 1]])
+    coded = Schema("table", (2,), (Column("smokes"), Column("grade", ("1", "3"))))
+    with pytest.raises(DataError, match="the column 'grade' has '2'; expected one of 1, 3"):
+        load_dataset(path, data_dir=tmp_path / "c", roles=Roles("ill", inputs=coded))
+
+
+def test_decimals_of_parquet_are_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    frame = pd.DataFrame({"amount": [Decimal("1.25"), Decimal(3), None, Decimal("-2.5")], "ill": LABELS})
+    frame.to_parquet(tmp_path / "t.parquet")
+    dataset = load_dataset(str(tmp_path / "t.parquet"), data_dir=tmp_path / "c", roles=Roles("ill"))
+    assert dataset.schema.columns == (Column("amount"),)
+    np.testing.assert_array_equal(dataset.inputs[:, 0], [1.25, 3, np.nan, -2.5])
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_other_separators_are_named(tmp_path: Path, mark: str) -> None:
+    pd.read_csv(table(tmp_path)).to_csv(tmp_path / "t.csv", index=False, sep=mark)
+    with pytest.raises(DataError, match=f"separated by {re.escape(repr(mark))}; expected commas; convert it"):
+        load_dataset(str(tmp_path / "t.csv"), data_dir=tmp_path / "c", roles=Roles("ill"))
+
+
+def test_missing_texts_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = table(tmp_path, title=["Good", None, "bad", None])
+    with caplog.at_level(logging.WARNING):
+        load_dataset(path, data_dir=tmp_path / "c", roles=Roles("ill", ("title",)))
+    assert "values are missing (title 2); a missing text is empty" in caplog.text
+
+
+@pytest.mark.parametrize("roles", [Roles("ill"), Roles(text=("title",)), Roles(ignore=("age",))])
+def test_columns_are_refused_where_there_are_none(tmp_path: Path, roles: Roles) -> None:
+    mine = saved(tmp_path, inputs=np.zeros((4, 2)), labels=LABELS)
+    for name in (mine, "wine"):
+        with pytest.raises(DataError, match=f"{roles.named[0]}: .* has no columns to choose from; .* leave it out"):
+            load_dataset(name, data_dir=tmp_path / "c", roles=roles)
 
 
 def test_an_identifier_is_no_category(tmp_path: Path) -> None:

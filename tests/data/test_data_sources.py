@@ -474,6 +474,10 @@ class TestFolder:
         classes = self.make(tmp_path / "classes", {"train/1.png": red, "test/2.png": blue})
         found = load_dataset(classes, image_size=8, data_dir=tmp_path / "cache")
         assert (found.class_names, found.split) == (("test", "train"), None)
+        longer = {"Training/a/1.png": red, "Training/b/2.png": blue, "Testing/a/3.png": red}
+        found = load_dataset(self.make(tmp_path / "longer", longer), image_size=8, data_dir=tmp_path / "cache")
+        assert found.split is not None
+        assert ([SIDES[side] for side in found.split], found.group_names) == (["test", "train", "train"], ())
         untested = self.make(tmp_path / "untested", {"train/a/1.png": red, "val/a/2.png": red})
         with pytest.raises(DataError, match="its split has no test samples; expected train and test"):
             load_dataset(untested, image_size=8, data_dir=tmp_path / "cache")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,55 @@ def test_what_is_wrong_with_the_form_is_said(old: str, new: str, words: str, fol
     assert words in str(error.value)
 
 
+def texts(folder: Path, number: int) -> None:
+    words = ["the goal of the match", "shares and banks fell again"] * 20
+    pd.DataFrame({"title": words, "state": ["well", "ill"] * 20}).to_csv(folder / "data.csv", index=False)
+    pd.DataFrame({"title": words[:4]}).to_csv(folder / "again.csv", index=False)
+
+
+def signals(folder: Path, number: int) -> None:
+    random, labels = np.random.default_rng(number), np.array(["well", "ill"] * 20)
+    inputs = random.normal(10.0 + 100 * number, 1.0, (40, 2, 16)) + np.where(labels == "ill", 4.0, 0.0)[:, None, None]
+    np.savez(folder / "data.npz", inputs=inputs, labels=labels)
+    np.save(folder / "again.npy", inputs[:4])
+
+
+@pytest.mark.parametrize(
+    ("make", "form", "about", "again"),
+    [
+        (texts, 'kind = "text"\nshape = [8]', 'model = "text_transformer"\ndata = "data.csv"\nlabel = "state"\n'
+         'text = "title"', "again.csv"),
+        (signals, 'kind = "signal"\nshape = [2, 16]', 'model = "sensor_gru"\ndata = "data.npz"', "again.npy"),
+    ],
+)  # fmt: skip
+def test_sites_with_texts_or_signals_learn_together(
+    make: Callable[[Path, int], None], form: str, about: str, again: str, tmp_path: Path
+) -> None:
+    start, _, _ = COORDINATOR.partition("[federation.inputs]")
+    (tmp_path / "experiment.toml").write_text(f"{start}[federation.inputs]\n{form}\n")
+    files = []
+    for number, name in enumerate(MODELS):
+        (tmp_path / name).mkdir()
+        limits = '[limits]\nmethods = ["fedproto"]\n'
+        (tmp_path / name / "site.toml").write_text(f'client-id = {number}\nname = "{name}"\n{about}\n{limits}')
+        make(tmp_path / name, number)
+        files.append(read_site(tmp_path / name / "site.toml", trust=False))
+        found = check_site(files[-1].folder / "site.toml", tmp_path / "experiment.toml", offline=True)
+        good = {verdict.what: verdict.good for verdict in found}
+        assert all(good[what] for what in ("data", "labels", "model", "batch")), good
+    coordinator = read_coordinator(tmp_path / "experiment.toml")
+    experiment = coordinator.experiment
+    server = get_method(experiment.method.name).server(experiment.method, coordinator.setup.task)
+    for number in range(1, 5):
+        request = asked(coordinator, server, number)
+        replies = [make_node(file, request).train(request) for file in files]
+        assert all(set(reply.payload) == {"ids", "rows"} for reply in replies)
+    model = exported(files[1], tmp_path)
+    out = io.StringIO()
+    write_csv(model, predict(model, files[1].folder / again), out)
+    assert [row["class"] for row in csv.DictReader(io.StringIO(out.getvalue()))] == ["well", "ill"] * 2
+
+
 def test_texts_and_signals_of_another_form_are_refused(tmp_path: Path) -> None:
     from fedl2g.deploy.own_site import load_data
 
@@ -193,6 +243,9 @@ def test_a_new_federation_of_any_kind_can_be_read(options: tuple[str, ...], writ
     assert written in (tmp_path / "fed/coordinator/experiment.toml").read_text()
     site = read_site(tmp_path / "fed/sites/north/site.toml", trust=False)
     assert OF_KIND[kind] == (site.model, site.data, site.label, site.text)
+    said = ask(("deploy", "practice", "fed"), tmp_path)
+    assert (said.code, "practice data: they are images" in said.err, said.err.count("\n")) == (2, True, 1), said
+    assert not (tmp_path / "fed/sites/north/data").exists()
 
 
 OF_KIND = {

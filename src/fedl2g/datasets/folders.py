@@ -80,7 +80,7 @@ def read_folder(root: Path, image_size: int | None, channels: int | None = None)
 def _is_split(places: Iterable[tuple[str, ...]]) -> bool:
     """Whether the upper folders are the sides of a split; without folders in them they are classes."""
     names = {place[0].lower() if len(place) > 1 else "" for place in places}
-    return len(names) > 1 and "train" in names and names <= SIDE_WORDS.keys()
+    return len(names) > 1 and names <= SIDE_WORDS.keys() and 0 in map(SIDE_WORDS.get, names)
 
 
 def _mode(files: Sequence[Path], channels: int | None, root: Path) -> Mode:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedl2g.datasets.cache import Progress
 from fedl2g.datasets.dataset import Content
 from fedl2g.datasets.folders import FOLDER_IMAGE_SIZE, file_identity
 from fedl2g.datasets.images import decode_images, mode_and_size
@@ -36,9 +38,11 @@ def short_name(name: str) -> str:
     return Path(_place(name)[0]).name
 
 
-def read_hub(name: str, image_size: int | None, roles: Roles) -> Content:
+def read_hub(name: str, image_size: int | None, roles: Roles, progress: Progress | None = None) -> Content:
     """Read a dataset: its only split, the one that is named, or all of them as a given split."""
     place, wanted = _place(name)
+    if progress is not None:
+        progress(f"Loading {name}", 0, None)
     parts = _parts(_load(place, name), wanted, name)
     whole = _joined(parts, name)
     frame, features = _frame(whole, parts, roles), whole.features
@@ -71,16 +75,33 @@ def _load(place: str, name: str) -> Mapping[str, datasets.Dataset]:
         raise DataError(f"{name}: it needs the package datasets; pip install 'fedl2g[hub]'") from error
     folder = Path(place).expanduser()
     try:
-        if any((folder / file).is_file() for file in ("dataset_dict.json", "state.json")):  # by save_to_disk
-            found = datasets.load_from_disk(str(folder))
-        else:
-            found = datasets.load_dataset(str(folder) if folder.is_dir() else place)
+        with _without_bars():
+            if any((folder / file).is_file() for file in ("dataset_dict.json", "state.json")):  # by save_to_disk
+                found = datasets.load_from_disk(str(folder))
+            else:
+                found = datasets.load_dataset(str(folder) if folder.is_dir() else place)
     except Exception as error:  # the package raises errors of many kinds, of many packages
         raise DataError(
             f"{name}: cannot be loaded ({reason_of(error)}); check the name and the connection, or download the "
             "dataset elsewhere and name its folder, hf:FOLDER"
         ) from error
     return {"train": found} if isinstance(found, datasets.Dataset) else dict(found)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Without the packages' own progress bars, which know nothing of --quiet and of the progress shown already."""
+    from datasets import utils as loading
+    from huggingface_hub import utils as downloading
+
+    silenced = [package for package in (loading, downloading) if not package.are_progress_bars_disabled()]
+    for package in silenced:
+        package.disable_progress_bars()
+    try:
+        yield
+    finally:
+        for package in silenced:
+            package.enable_progress_bars()
 
 
 def _parts(splits: Mapping[str, datasets.Dataset], wanted: str | None, name: str) -> Mapping[str, datasets.Dataset]:
@@ -125,12 +146,12 @@ def _frame(whole: datasets.Dataset, parts: Mapping[str, datasets.Dataset], roles
 
 
 def _label(features: Mapping[str, Any], name: str) -> str:
-    """The column with the labels where none is named: the only one with classes, or the one called `label`."""
+    """The column with the labels where none is named: the one called `label`, or the only one with classes."""
+    if "label" in features:
+        return "label"
     classes = [column for column, feature in features.items() if _type(feature) == "ClassLabel"]
     if len(classes) == 1:
         return classes[0]
-    if "label" in features:
-        return "label"
     raise DataError(
         f"label: {name} has {len(classes) or 'no'} columns with classes, and none is named as its label; choose one of "
         f"{', '.join(features)} (--label COLUMN)"

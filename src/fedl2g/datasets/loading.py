@@ -63,7 +63,13 @@ def load_dataset(
     if samples is not None and samples < 1:
         raise DataError(f"samples: {samples} is not allowed; expected at least 1")
     folder = cache_folder(data_dir)
-    short, key, build = _locate(name, image_size, folder, progress, roles or Roles())
+    roles = roles or Roles()
+    short, key, build = _locate(name, image_size, folder, progress, roles)
+    if roles.named and (name in CATALOG or not (name.startswith(HUB) or Path(name).suffix.lower() in TABLES)):
+        raise DataError(
+            f"{roles.named[0]}: {name} has no columns to choose from; expected a CSV or parquet file or hf:NAME; leave "
+            "it out"
+        )
     if samples is None:
         return open_or_build(short, key, folder, build, progress)
 
@@ -98,7 +104,7 @@ def _locate(
         return name, key_of(name), partial(not_stored, name, folder)
     if name.startswith(HUB):
         key = cache_key(short_name(name), [hub_identity(name), image_size, roles.to_json()])
-        return short_name(name), key, partial(read_hub, name, image_size, roles)
+        return short_name(name), key, partial(read_hub, name, image_size, roles, progress)
     if is_reference(name) and not Path(name).exists():
         arrays = call_function(name)
         key = cache_key(name, [digest_of_arrays(arrays), image_size, *([inputs.to_json()] if inputs else ())])
@@ -112,7 +118,7 @@ def _locate(
     path, suffix = path.resolve(), path.suffix.lower()
     if path.is_dir():
         channels = inputs.shape[0] if inputs is not None and inputs.kind == "image" else None
-        key = cache_key(path.stem, [file_identity(path), image_size, channels, "kept channels"])
+        key = cache_key(path.stem, [file_identity(path), image_size, channels, "kept channels, training and testing"])
         return path.stem, key, partial(read_folder, path, image_size, channels)
     if suffix in TABLES:
         if image_size is not None:

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from fedl2g.datasets.dataset import SIDES
 from fedl2g.errors import DataError
 
-SIDE_WORDS: Mapping[str, int] = {**{side: number for number, side in enumerate(SIDES)}, "val": 2, "valid": 2}
+SIDE_WORDS: Mapping[str, int] = {
+    **{side: number for number, side in enumerate(SIDES)}, "training": 0, "testing": 1, "val": 2, "valid": 2,
+}  # fmt: skip
 """The numbers of the sides by name."""
 
 

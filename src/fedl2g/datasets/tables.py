@@ -39,6 +39,11 @@ class Roles:
     inputs: Schema | None = None
     """What the inputs must be, in a deployment: its columns, categories and number of tokens are used."""
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The settings that name columns, among those which have no use where there are no columns."""
+        return tuple(setting for setting in ("label", "text", "ignore") if getattr(self, setting))
+
     def to_json(self) -> list[Any]:
         """Plain values that differ where the roles do."""
         return [self.label, self.text, self.ignore, self.group, self.inputs and self.inputs.to_json()]
@@ -61,7 +66,7 @@ def read_frame(path: Path) -> DataFrame:
     try:
         if path.suffix.lower() == ".parquet":
             return pandas.read_parquet(path)
-        return pandas.read_csv(path)
+        frame = pandas.read_csv(path)
     except ImportError as error:
         raise DataError(f"{path}: parquet files need the package pyarrow; pip install 'fedl2g[parquet]'") from error
     except (OSError, ValueError, UnicodeDecodeError, pandas.errors.ParserError) as error:
@@ -69,6 +74,12 @@ def read_frame(path: Path) -> DataFrame:
             f"{path}: cannot be read as a table ({reason_of(error)}); expected a CSV file whose first line names the "
             "columns, or a parquet file"
         ) from error
+    if len(frame.columns) == 1 and (other := next((mark for mark in ";\t|" if mark in frame.columns[0]), None)):
+        raise DataError(
+            f"{path}: its columns are separated by {other!r}; expected commas; convert it "
+            f"(pandas.read_csv(path, sep={other!r}).to_csv(path, index=False))"
+        )
+    return frame
 
 
 def content_of_frame(frame: DataFrame, roles: Roles, origin: str) -> Content:
@@ -86,6 +97,7 @@ def content_of_frame(frame: DataFrame, roles: Roles, origin: str) -> Content:
         for name in columns:
             column(frame, name, setting, origin)
     if roles.text:
+        say_missing(frame, roles.text, origin, "a missing text is empty")
         return labelled(text_content(joined_texts(frame, roles.text), roles.inputs), frame, roles, origin)
     others = {roles.label, roles.group, *roles.ignore, *((SPLIT,) if _has_split(frame, roles) else ())}
     names = [str(name) for name in frame.columns if name not in others]
@@ -129,8 +141,8 @@ def _numbers_of(column: Series[Any], what: str, origin: str) -> tuple[NDArray[np
     missing = np.flatnonzero(column.isna())
     if len(missing):
         raise DataError(
-            f"{origin}: {len(missing)} rows have no {what} (the first is row {missing[0]} in the column "
-            f"{column.name!r}); fill them in or remove the rows"
+            f"{origin}: {what} are missing in {len(missing)} of its {len(column)} rows (the first is row "
+            f"{missing[0] + 1} below the names, in the column {column.name!r}); fill them in or remove the rows"
         )
     if isinstance(column.dtype, pandas.CategoricalDtype):  # its own order of names
         names = column.cat.categories.astype(str).to_numpy().astype(np.str_)
@@ -150,7 +162,7 @@ def _table(frame: DataFrame, names: Sequence[str], roles: Roles, origin: str) ->
         if roles.inputs is not None
         else Schema("table", (len(names),), tuple(column_of(frame[name], origin) for name in names))
     )
-    say_missing(frame, inputs, origin)
+    say_missing(frame, [column.name for column in inputs.columns], origin, FILLED)
     rows = encode_rows(frame, inputs, origin)
     return Content(inputs, [rows], np.empty(0, dtype=np.int64), (), dtype="float32")
 
@@ -160,7 +172,7 @@ def column_of(values: Series[Any], origin: str) -> Column:
     from pandas.api import types
 
     name = str(values.name)
-    if types.is_bool_dtype(values) or types.is_numeric_dtype(values):
+    if _is_numeric(values):
         return Column(name)
     if types.is_datetime64_any_dtype(values):
         raise DataError(
@@ -175,11 +187,11 @@ def column_of(values: Series[Any], origin: str) -> Column:
     return Column(name, tuple(found))
 
 
-def say_missing(frame: DataFrame, inputs: Schema, origin: str) -> None:
-    """Name the columns with missing values, and say what stands for them."""
-    counts = {column.name: int(frame[column.name].isna().sum()) for column in inputs.columns if column.name in frame}
+def say_missing(frame: DataFrame, names: Sequence[str], origin: str, filled: str) -> None:
+    """Say which of these columns have missing values, and what stands for them."""
+    counts = {name: int(frame[name].isna().sum()) for name in names if name in frame}
     if found := [f"{name} {count}" for name, count in counts.items() if count]:
-        _log.warning("%s: values are missing (%s); %s", origin, ", ".join(found), FILLED)
+        _log.warning("%s: values are missing (%s); %s", origin, ", ".join(found), filled)
 
 
 def encode_rows(frame: DataFrame, inputs: Schema, origin: str, *, unknown: bool = False) -> NDArray[np.float32]:
@@ -198,7 +210,7 @@ def encode_rows(frame: DataFrame, inputs: Schema, origin: str, *, unknown: bool 
             rows[:, position] = _numbers(values, origin)
         else:
             codes = {name: code for code, name in enumerate(column.categories, start=1)}
-            texts = values.astype(str).where(values.notna(), None)
+            texts = _category_names(values).where(values.notna(), None)
             rows[:, position] = [codes.get(text, 0) if text is not None else 0 for text in texts]
     return rows
 
@@ -212,10 +224,24 @@ def _numbers(values: Series[Any], origin: str) -> NDArray[np.float32]:
     return numbers.astype(np.float32)
 
 
-def differences(frame: DataFrame, inputs: Schema) -> Mapping[str, str]:
-    """What is wrong with each column of a table beside the schema that it should have, in words; empty if nothing."""
+def _is_numeric(values: Series[Any]) -> bool:
+    """Whether these are numbers, or truth values; with missing ones pandas keeps the latter as objects."""
     from pandas.api import types
 
+    return types.is_numeric_dtype(values) or types.infer_dtype(values, skipna=True) in ("boolean", "decimal")
+
+
+def _category_names(values: Series[Any]) -> Series[Any]:
+    """The names of a column's categories; whole numbers that pandas reads as 1.0 because some are missing are "1"."""
+    from pandas.api import types
+
+    if types.is_float_dtype(values) and bool((values.dropna() % 1 == 0).all()):
+        values = values.astype("Int64")
+    return values.astype(str)
+
+
+def differences(frame: DataFrame, inputs: Schema) -> Mapping[str, str]:
+    """What is wrong with each column of a table beside the schema that it should have, in words; empty if nothing."""
     wrong = {}
     for column in inputs.columns:
         if column.name not in frame:
@@ -223,10 +249,10 @@ def differences(frame: DataFrame, inputs: Schema) -> Mapping[str, str]:
             continue
         values = frame[column.name]
         if column.categories is None:
-            if not (types.is_numeric_dtype(values) or types.is_bool_dtype(values) or values.isna().all()):
+            if not (_is_numeric(values) or values.isna().all()):
                 example = next(text for text in values.dropna().astype(str))
                 wrong[column.name] = f"the column {column.name!r} holds text such as {example!r}; expected numbers"
-        elif unknown := sorted(set(values.dropna().astype(str)) - set(column.categories)):
+        elif unknown := sorted(set(_category_names(values.dropna())) - set(column.categories)):
             wrong[column.name] = (
                 f"the column {column.name!r} has {unknown[0]!r}; expected one of {', '.join(column.categories)}"
             )
@@ -248,7 +274,7 @@ def compare_columns(frame: DataFrame, inputs: Schema, others: Sequence[str]) -> 
             known = numbers[~np.isnan(numbers)]
             held = f"numbers from {known.min():g} to {known.max():g}" if len(known) else "numbers"
         else:
-            held = f"{values.dropna().astype(str).nunique()} of {len(column.categories)} categories"
+            held = f"{values.dropna().nunique()} of {len(column.categories)} categories"
         yield what, True, held + missing
     unused = [str(name) for name in frame.columns if name not in {*others, *(column.name for column in inputs.columns)}]
     if unused:

@@ -19,6 +19,11 @@ def write_practice_data(folder: Path) -> int:
 
     coordinator = read_coordinator(folder / "coordinator" / "experiment.toml")
     classes, sites = coordinator.federation.classes, coordinator.federation.sites
+    if (inputs := coordinator.federation.inputs).kind != "image":
+        raise SettingError(
+            f"practice data: they are images, but the federation takes {inputs}; expected a federation made with "
+            "--kind image; put small files of your own into the sites' folders"
+        )
     digits = load_digits()
     chosen = [i for i, label in enumerate(digits.target) if label < len(classes)]
     if len(classes) > 10 or len(chosen) < PER_SITE * len(sites):

@@ -30,10 +30,9 @@ class ClippedSGD:
     """Plain SGD with the norm of all its gradients clipped: no momentum, no weight decay.
 
     One pass over the gradients computes the norm, a second one takes the step at lr * min(1, clip / (norm + 1e-6)).
-    Python loops, because they are faster than `torch.optim.SGD`, fused or not, on small networks and as fast on large
-    ones. An unclipped step is bit-identical to `p.add_(gradient, alpha=-lr)`. As with
-    `torch.nn.utils.clip_grad_norm_`, a NaN in one gradient spreads to every parameter, and gradients whose norm
-    overflows change nothing.
+    Python loops, because they are faster than the fused kernels of `torch.optim.SGD` (figures in docs/performance.md).
+    An unclipped step is bit-identical to `p.add_(gradient, alpha=-lr)`. As with `torch.nn.utils.clip_grad_norm_`, a NaN
+    in one gradient spreads to every parameter, and gradients whose norm overflows change nothing.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, clip: float = math.inf) -> None:
@@ -70,7 +69,7 @@ class ClippedSGD:
 class ClippedTorch:
     """An optimizer of torch with the norm of all its gradients clipped before each step.
 
-    With momentum or AdamW the fused kernels of torch are faster than a loop like that of `ClippedSGD`.
+    With momentum or AdamW the fused kernels of torch are faster than its loops (figures in docs/performance.md).
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, lr: float, clip: float = math.inf) -> None:
