@@ -495,6 +495,13 @@ def test_the_page_follows_the_colours_of_the_screen_and_prints_dark_on_white(
     assert max(ink()) < 100
 
 
+def test_no_axis_of_the_page_is_logarithmic(report: Path) -> None:
+    """The length of a bar on one says nothing."""
+    charts = read(report)[1]["charts"]
+    assert {"communication", "computation"} < charts.keys()
+    assert '"log"' not in json.dumps(charts)
+
+
 def test_a_method_that_sends_nothing_is_a_level_that_widens_no_axis(report: Path) -> None:
     """So that who hides the method that sends most sees the others closer."""
     data = read(report)[1]
