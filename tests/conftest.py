@@ -25,14 +25,11 @@ from fedl2g.setup import Setup, prepare
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The figures of `record_property("figures", ...)`: a text, or {part: {what: count}}, which is summed."""
+    """The sums of what tests counted, `record_property("figures", {part: {what: count}})`."""
     total: dict[str, Counter[str]] = {}
     for report in (report for kind in terminalreporter.stats.values() for report in kind):
         for name, figures in getattr(report, "user_properties", ()):
             if name == "figures" and report.when == "call":
-                if isinstance(figures, str):
-                    terminalreporter.write_line(figures)
-                    continue
                 for part, counts in figures.items():
                     total.setdefault(part, Counter()).update(counts)
     for part, counts in sorted(total.items()):

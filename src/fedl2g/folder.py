@@ -145,6 +145,24 @@ class Folder:
             _not_plain(self.path / name)
         return kind == stat.S_IFDIR
 
+    def require_plain(self, limit: int) -> None:
+        """Refuse links, devices and more than `limit` bytes below: for libraries that open a folder's files themselves.
+
+        There is nothing to refuse if the folder does not exist.
+        """
+        left = limit
+        folders = [self]
+        for folder in folders:  # grows as folders are found
+            for name in folder.names():
+                found = folder.status(name)
+                if found is not None and stat.S_ISDIR(found.st_mode):
+                    folders.append(folder / name)
+                elif found is not None and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1):
+                    _not_plain(folder.path / name)
+                left -= 0 if found is None else found.st_size
+        if left < 0:
+            _too_large(self.path, limit)
+
     def status(self, name: str) -> os.stat_result | None:
         """Size and times of what has this name, a link itself; None if there is nothing."""
         try:

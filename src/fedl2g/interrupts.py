@@ -219,6 +219,13 @@ def end_with_parent() -> None:
             pass
         _interrupts.end_at_once()
 
+    # By the kernel where it can (Linux): a thread comes too late while the main one loads a library of gigabytes.
+    with suppress(ImportError, AttributeError, OSError):
+        import fcntl
+
+        fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_ASYNC)
     threading.Thread(target=wait, name="parent", daemon=True).start()
 
 

@@ -60,7 +60,8 @@ class Schema:
         for name, times in Counter(column.name for column in self.columns).most_common(1):
             if times > 1:
                 raise ValueError(f"columns: {name!r} is there {times} times; expected one name for each column")
-        if (self.kind == "text") != (self.vocabulary > 1) or self.vocabulary >= _MAX_VOCABULARY:
+        whole = type(self.vocabulary) is int and 0 <= self.vocabulary < _MAX_VOCABULARY
+        if not whole or (self.kind == "text") != (self.vocabulary > 1):
             raise ValueError(f"vocabulary: {self.vocabulary} does not fit the kind {self.kind}")
 
     def __str__(self) -> str:
@@ -98,7 +99,7 @@ class Schema:
                 raise ValueError(f"{unknown[0]}: unknown; expected kind, shape, vocabulary and columns")
             kind, columns = values["kind"], tuple(_columns(values.get("columns", {})))
             shape = tuple(values.get("shape", [len(columns)]))
-            return cls(kind, shape, columns, int(values.get("vocabulary", VOCABULARY if kind == "text" else 0)))
+            return cls(kind, shape, columns, values.get("vocabulary", VOCABULARY if kind == "text" else 0))
         except KeyError as error:
             raise ValueError(f"{error.args[0]}: missing") from error
         except (TypeError, LookupError, AttributeError) as error:

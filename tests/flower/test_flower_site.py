@@ -33,7 +33,7 @@ from fedl2g.engines.flower.messages import Request
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.methods.registry import get_method
-from fedl2g.schema import image_schema
+from fedl2g.schema import Schema, image_schema
 
 CLASSES = ("zero", "one", "two", "three")
 ADDRESS = "127.0.0.1:9"  # nobody listens there
@@ -97,6 +97,15 @@ BEYOND: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "epochs": ({}, {"local_epochs": 10**9}, "asks for 1000000000; this site allows at most 10"),
     "image-shape": ({"image-shape": [3, 16, 15]}, {}, "asks for [3, 16, 16]; this site allows at most [3, 16, 15]"),
 }
+
+
+@pytest.mark.parametrize(("limit", "shape", "vocabulary"), [("tokens", (65,), 100), ("vocabulary", (64,), 101)])
+def test_the_form_of_texts_is_limited(limit: str, shape: tuple[int], vocabulary: int, folder: Path) -> None:
+    limits = Limits(tokens=64, vocabulary=100)
+    experiment = read_coordinator(folder / "coordinator" / "experiment.toml").experiment
+    limits.check(experiment, Schema("text", (64,), vocabulary=100))
+    with pytest.raises(SettingError, match=rf"limits.{limit}: the coordinator asks for \d+; this site allows at most"):
+        limits.check(experiment, Schema("text", shape, vocabulary=vocabulary))
 
 
 @pytest.mark.parametrize("limit", BEYOND)

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
+sys.path.append(str(CORPUS.parent.parent))  # the modules that tests share; pytest finds them by conftest.py
 GUIDED = importlib.util.find_spec("atheris") is not None
 JOBS = min(2, os.cpu_count() or 1)
 

@@ -19,22 +19,34 @@ from typing import Any
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from fedl2g.datasets import Partition, load_dataset, make_partition
 from fedl2g.datasets.tables import Roles
+from fedl2g.deploy.coordinator import read_coordinator
+from fedl2g.deploy.predict import open_model
+from fedl2g.deploy.registered import read_keys
+from fedl2g.deploy.site_file import read_site
 from fedl2g.engines.base import Evaluation
 from fedl2g.engines.flower import messages
 from fedl2g.engines.flower.messages import Request
+from fedl2g.engines.flower.records import pack_records, unpack_records
+from fedl2g.engines.flower.store import NodeStore, TrainedRound, _digest, client_folder, stored_model
 from fedl2g.errors import FedL2GError
 from fedl2g.experiment import Experiment, overlay, parse_override
 from fedl2g.methods.base import Reply, Report
+from fedl2g.paper.study import Study
 from fedl2g.payload import check_payload, class_vector_spec, from_bytes, to_bytes
 from fedl2g.references import is_reference, parse_reference, references_in
 from fedl2g.round.record import RoundRecord
-from fedl2g.runs.checkpoint import Checkpoint
+from fedl2g.runs.checkpoint import Checkpoint, _seal
 from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.overview import overview
+from fedl2g.runs.plan import PLAN, read_plan
 from fedl2g.runs.result import RunResult
 from fedl2g.schema import image_schema
 from forging import ABOUT, files_of, line_of, reseal, sealed_again
@@ -160,6 +172,41 @@ def _result(place: Path) -> None:
     RunDirectory(place).result()
 
 
+def _plan(place: Path) -> None:
+    _sealed(place / PLAN)
+    read_plan(place)
+
+
+def _study(place: Path) -> None:
+    (place / "smoke").mkdir()
+    (place / "study.json").rename(place / "smoke" / "study.json")
+    _sealed(place / "smoke" / "study.json")
+    Study.open(place, "smoke")
+
+
+def _checkpoint(place: Path) -> None:
+    with suppress(ValueError, LookupError, TypeError, RecursionError):
+        state = json.loads((place / "state.json").read_bytes())["state"]
+        (place / "state.json").write_text(json.dumps({"state": state, "digest": _seal(state)}))
+    found = Checkpoint(place)
+    found.belongs_to(_EXPERIMENT)
+    found.verify()
+
+
+def _store(place: Path) -> None:
+    """A model in a site's store; what holds together is sealed anew."""
+    kept = client_folder(place, "ab12", 1)
+    kept.make()
+    path = kept.path / "round-000003.safetensors"
+    (place / "state").rename(path)
+    with suppress(ValueError, SafetensorError), safe_open(path, framework="pt") as file:
+        about = {name: value for name, value in (file.metadata() or {}).items() if name != "digest"}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        save_file(tensors, path, about | {"digest": _digest(tensors, about)})
+    stored_model(kept, "last")
+    NodeStore(place, "ab12", "x", 1).read(3)
+
+
 def _experiment(data: bytes) -> None:
     made = Experiment.from_toml(_text(data))
     assert Experiment.from_toml(made.to_toml()).fingerprint == made.fingerprint
@@ -210,10 +257,41 @@ def _npz() -> bytes:
     return file.getvalue()
 
 
-_STATE = {
-    "state": {"format": 2, "fingerprint": "x", "rounds": 5, "round": 1, "files": {}, "values": {"history": []}},
-    "digest": "0",
-}
+def _state_file() -> bytes:
+    place = folder()
+    store = NodeStore(place, "ab12", "x", 1)
+    store.write(TrainedRound(3, {"w": torch.ones(2)}, _ANSWER, "request", {"guide": torch.zeros(3)}))
+    return (store.directory / "round-000003.safetensors").read_bytes()
+
+
+_STATE = {"state": {"format": 2, "fingerprint": "x", "rounds": 5, "round": 1, "files": {}, "values": {"history": []}}}
+_MODEL = {"classes": ["a", "b"], "schema": image_schema(1, 4, 4).to_json(), "type": "uint8", "scaled": False}
+_SITE = b"""client-id = 0
+name = "one"
+model = "small_cnn"
+data = "data.csv"
+label = "label"
+
+[limits]
+epochs = 2
+image-shape = [1, 16, 16]
+
+[superlink]
+address = "127.0.0.1:9092"
+root-certificates = "ca.crt"
+private-key = "node_key"
+"""
+_COORDINATOR = b"""method = "fedl2g-f"
+rounds = 60
+
+[federation]
+classes = ["a", "b"]
+image_shape = [1, 16, 16]
+sites = ["one", "two"]
+address = "127.0.0.1:9092"
+"""
+_KEY = ec.derive_private_key(20, ec.SECP384R1()).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+_KEYS = b'one = "' + _KEY + b'"\n'
 _CSV = b"age,weight,label\n1,2.5,a\n2,3.5,b\n3,4.5,a\n4,1.5,b\n5,2.5,a\n6,3.5,b\n"
 _SENT = Request("ab12", _EXPERIMENT, ("zero", "one"), image_schema(1, 16, 16), 3, _PAYLOAD)
 _ANSWER = Reply(1, _PAYLOAD, Report(5, 1, 0.5, 1.0))
@@ -243,7 +321,19 @@ TARGETS: dict[str, Target] = {
     "metrics": Target(_in_file("metrics.jsonl", _history), (json.dumps(_RECORD.to_dict()).encode() + b"\n",)),
     "run.json": Target(_in_file("run.json", _run), (json.dumps(ABOUT).encode(),)),
     "result.json": Target(_in_file("result.json", _result), (json.dumps(_RESULT.to_dict()).encode(),)),
-    "checkpoint": Target(_in_file("state.json", lambda place: Checkpoint(place).state), (json.dumps(_STATE).encode(),)),
+    "checkpoint": Target(_in_file("state.json", _checkpoint), (json.dumps(_STATE).encode(),)),
+    "plan": Target(_in_file(PLAN, _plan), (b'{"runs": [{"run": "a-s0", "method": "a", "seed": 0, "rounds": 5}]}',)),
+    "study": Target(
+        _in_file("study.json", _study), (b'{"scale": "smoke", "dataset_paths": {}, "settings": {"rounds": 3}}',)
+    ),
+    "model.json": Target(_in_file("model.json", lambda place: open_model(place)), (json.dumps(_MODEL).encode(),)),
+    "store": Target(_in_file("state", _store), (_state_file(),)),
+    "envelope": Target(lambda data: unpack_records(data), (pack_records(messages.pack_reply("ab12", 3, _ANSWER)),)),
+    "site": Target(_in_file("site.toml", lambda place: read_site(place / "site.toml", trust=False)), (_SITE,)),
+    "coordinator": Target(
+        _in_file("experiment.toml", lambda place: read_coordinator(place / "experiment.toml")), (_COORDINATOR,)
+    ),
+    "keys": Target(_in_file("keys.toml", lambda place: read_keys(place / "keys.toml", ("one", "two"))), (_KEYS,)),
     "npz": Target(_in_file("data.npz", _dataset("data.npz")), (_npz(),)),
     "csv": Target(_in_file("data.csv", _dataset("data.csv", Roles(label="label"))), (_CSV,)),
 }

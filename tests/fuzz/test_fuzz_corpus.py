@@ -19,7 +19,7 @@ def test_every_finding_is_accepted_or_refused(name: str) -> None:
         TARGETS[name](path.read_bytes())
 
 
-@pytest.mark.parametrize("name", [name for name in TARGETS if name != "checkpoint"])  # whose seal fits no example
+@pytest.mark.parametrize("name", [name for name in TARGETS if name != "model.json"])  # it needs a program too
 def test_a_fuzzer_starts_from_inputs_that_are_accepted(name: str) -> None:
     assert all(map(TARGETS[name], TARGETS[name].examples))
 

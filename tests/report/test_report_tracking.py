@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import fedl2g
 from endings import RaiseAfter
 from fedl2g.cli import app
-from fedl2g.errors import SettingError
+from fedl2g.errors import RunError, SettingError
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.tracking import scalars, trackers, where_tracked
 
@@ -152,6 +152,54 @@ def test_the_privacy_that_was_spent_is_tracked() -> None:
 def test_an_unknown_tracker_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="did you mean 'tensorboard'"):
         trackers("tensorbord", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tracker", "name"),
+    [
+        ("tensorboard", "run/tensorboard"),
+        ("tensorboard", "run/tensorboard/events.out.tfevents.1.x"),
+        ("wandb", "run/wandb"),
+        ("wandb", "run/wandb/rounds.txt"),
+        ("wandb", "run/wandb/offline-run-20261119_000000-x"),
+        ("mlflow", "mlflow.db"),
+    ],
+)
+def test_nothing_is_tracked_through_a_link(
+    tracker: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(tracker)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    fedl2g.run(experiment(rounds=2), tmp_path / "run")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "mine").write_text("1\n")
+    target = outside if name in ("run/tensorboard", "run/wandb") or "offline" in name else outside / "mine"
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).symlink_to(target)
+    with pytest.raises(RunError, match=r"is a link|is not a file"):
+        fedl2g.run(experiment(rounds=3), tmp_path / "run", trackers(tracker, tmp_path / "run"))
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {"mine": "1\n"}
+
+
+@pytest.mark.parametrize("name", ["tensorboard/events.out.tfevents.1.x", "wandb/rounds.txt"])
+def test_damaged_files_of_a_tracker_are_named(name: str, tmp_path: Path) -> None:
+    tracker = name.partition("/")[0]
+    pytest.importorskip(tracker)
+    fedl2g.run(experiment(rounds=2), tmp_path / "run")
+    (tmp_path / "run" / name).parent.mkdir()
+    (tmp_path / "run" / name).write_bytes(no_event() if tracker == "tensorboard" else b"no number")
+    with pytest.raises(RunError, match=f"{tracker}.*: cannot be read"):
+        fedl2g.run(experiment(rounds=3), tmp_path / "run", trackers(tracker, tmp_path / "run"))
+
+
+def no_event() -> bytes:
+    """A record of TensorBoard's, with its checksums, that holds no event."""
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    length, content = struct.pack("<Q", 20), b"\xff" * 20
+    sums = (struct.pack("<I", masked_crc32c(part)) for part in (length, content))
+    return length + next(sums) + content + next(sums)
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])

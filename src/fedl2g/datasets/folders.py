@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ def file_identity(path: Path, *, everything: bool = False) -> list[Any]:
             status = file.stat()
         except OSError as error:
             raise DataError(f"{file}: cannot be read ({error}); repair or remove it") from error
+        if not stat.S_ISREG(status.st_mode):  # reading a FIFO or a device may never end
+            raise DataError(f"{file}: is not a file; remove it")
         listing.update(f"{file.relative_to(path)}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return [str(path), listing.hexdigest()]
 

@@ -45,7 +45,7 @@ def public_pem(text: str, source: Path) -> bytes:
 
     try:
         key = serialization.load_ssh_public_key(text.encode())
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except (ValueError, NotImplementedError, UnsupportedAlgorithm) as error:
         raise SettingError(f"{source}: not a public key ({error}); expected a site's node_key.pub") from error
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise SettingError(f"{source}: not an elliptic-curve key; make one with `fedl2g deploy key`")

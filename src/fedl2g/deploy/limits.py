@@ -32,6 +32,10 @@ class Limits(BaseModel):
     """The largest broadcast."""
     image_shape: list[int] = Field([3, 256, 256], min_length=3, max_length=3)
     """The most channels, height and width: images are resized to the federation's shape."""
+    tokens: int = Field(1024, ge=1)
+    """Of a text: texts are cut or filled to the federation's length."""
+    vocabulary: int = Field(2**17, ge=2)
+    """Of token ids: a network has a vector for each."""
     runs: int = Field(100, ge=1)
     """The runs whose models this site stores."""
 
@@ -47,9 +51,13 @@ class Limits(BaseModel):
             raise _refusal("rounds", experiment.rounds, f"at most {self.rounds}")
         if experiment.local_epochs > self.epochs:
             raise _refusal("epochs", experiment.local_epochs, f"at most {self.epochs}")
-        # Only images are resized to what the coordinator asks for; other data has the shape that the site gave it.
+        # Images and texts are brought into the form that the coordinator asks for; other data has that of the site.
         if inputs.kind == "image" and any(a > most for a, most in zip(inputs.shape, self.image_shape, strict=True)):
             raise _refusal("image-shape", list(inputs.shape), f"at most {self.image_shape}")
+        if inputs.kind == "text" and inputs.shape[0] > self.tokens:
+            raise _refusal("tokens", inputs.shape[0], f"at most {self.tokens}")
+        if inputs.kind == "text" and inputs.vocabulary > self.vocabulary:
+            raise _refusal("vocabulary", inputs.vocabulary, f"at most {self.vocabulary}")
 
     def check_runs(self, stored: int) -> None:
         """Raise SettingError if a new run would be one too many."""

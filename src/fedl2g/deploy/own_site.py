@@ -94,9 +94,7 @@ def stored_request(run: Folder, *, trust: bool = False) -> tuple[Experiment, tup
     try:
         settings: dict[str, Any] = dict(about["experiment"])
         classes = tuple(map(str, about["classes"]))
-        inputs = (
-            Schema.from_json(about["inputs"]) if "inputs" in about else image_schema(*map(int, about["image_shape"]))
-        )
+        inputs = Schema.from_json(about["inputs"]) if "inputs" in about else image_schema(*about["image_shape"])
         require_trust(references_in(settings), path, trust=trust)
         experiment = Experiment(**settings)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:

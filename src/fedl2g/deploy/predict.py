@@ -63,7 +63,7 @@ def open_model(folder: Path, *, trust: bool = False) -> ExportedModel:
 
 def _form(described: dict[str, Any]) -> Form:
     if "schema" not in described:  # written before there were other kinds than images
-        return Form(image_schema(*map(int, described["input"][1:])))
+        return Form(image_schema(*described["input"][1:]))
     text = tuple(str(name) for name in described.get("text", ()))
     return Form(Schema.from_json(described["schema"]), str(described["type"]), bool(described["scaled"]), text)
 

@@ -106,7 +106,7 @@ def _of_kind(inputs: Schema) -> dict[str, str]:
         "model": group[1],
         "meaning": f'{file}, or your own function: "site_code:load_data".',
         "data": f'data = "data/data.{"csv" if table else "npz"}"\n{columns}',
-        "most": "",
+        "most": f"tokens = {inputs.shape[0]}\nvocabulary = {inputs.vocabulary}\n" if inputs.kind == "text" else "",
     }
 
 

@@ -60,6 +60,7 @@ class Study:
         Code that the stored choices name is refused, unless the user names it too, or trusts the folder.
         """
         study = cls(root / scale_name, scale(scale_name))
+        Folder(root).is_folder(scale_name)  # a link is refused
         stored = study._stored()
         study.dataset_paths = dict(stored.get("dataset_paths", {}))
         study.settings = dict(stored.get("settings", {}))

@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedl2g.errors import SettingError, choices
+from fedl2g.errors import RunError, SettingError, choices
 from fedl2g.experiment import flat
 from fedl2g.federation import Federation, Observer
 from fedl2g.files import quoted
+from fedl2g.folder import MIB, Folder
 from fedl2g.round.record import MB, RoundRecord, guarantee_of, seconds_per_client
 
 if TYPE_CHECKING:
@@ -124,11 +125,17 @@ class TensorBoardTracker(Tracker):
         from torch.utils.tensorboard import SummaryWriter
 
         folder = self.run / "tensorboard"
+        (Folder(self.run) / folder.name).require_plain(_LARGEST)
         stored: set[int] = set()
         if folder.is_dir():
-            found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-            if _EVERY_ROUND in found.Tags()["scalars"]:
-                stored = {event.step for event in found.Scalars(_EVERY_ROUND)}
+            try:
+                found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+                if _EVERY_ROUND in found.Tags()["scalars"]:
+                    stored = {event.step for event in found.Scalars(_EVERY_ROUND)}
+            except Exception as error:  # TensorBoard and protobuf raise many kinds of errors on damaged files
+                raise RunError(
+                    f"{folder}: cannot be read ({type(error).__name__}); remove it, and all rounds are logged again"
+                ) from error
         self._writer: Any = SummaryWriter(str(folder))
         if not stored:
             self._writer.add_text("experiment", "    " + federation.experiment.to_toml().replace("\n", "\n    "))
@@ -159,6 +166,8 @@ class MLflowTracker(Tracker):
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
+        if _DATABASE in (own := Folder(self.run.parent)).names() and not own.is_file(_DATABASE):
+            raise RunError(f"{self.run.parent / _DATABASE}: is not a file; expected MLflow's database; remove it")
         self._client: MlflowClient = MlflowClient(tracking_uri=_mlflow_uri(self.run))
         experiment = self._experiment()
         mark = f"{federation.experiment.fingerprint[:16]} {self.run}"
@@ -207,6 +216,10 @@ class WandbTracker(Tracker):
         import wandb
 
         mode = _wandb_mode()
+        self._folder = Folder(self.run) / "wandb"
+        for name in self._folder.names():
+            if name.startswith(("offline-run-", "run-")):  # its other links, such as latest-run, W&B makes anew
+                self._folder.is_folder(name)
         # A run that is continued writes a second offline folder with the id of the first: to W&B they are one run.
         mark = f"{federation.experiment.fingerprint} {self.run}"
         self._run: Any = wandb.init(
@@ -228,18 +241,26 @@ class WandbTracker(Tracker):
                 x_disable_machine_info=True,
             ),
         )
-        self._logged = self.run / "wandb" / "rounds.txt"  # an offline folder cannot be asked what it holds
-        return set(map(int, self._logged.read_text("utf-8").split())) if self._logged.is_file() else set()
+        if self._folder.status(_LOGGED) is None:  # an offline folder cannot be asked what it holds
+            return set()
+        try:
+            return set(map(int, self._folder.text(_LOGGED).split()))
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"{self._folder.path / _LOGGED}: cannot be read; remove the folder, and all rounds are logged again"
+            ) from error
 
     def write(self, round: int, values: dict[str, float]) -> None:
         self._run.log(values, step=round)
-        with self._logged.open("a", encoding="utf-8") as file:
-            file.write(f"{round}\n")
+        with self._folder.appending(_LOGGED) as file:
+            file.write(f"{round}\n".encode())
 
     def close(self) -> None:
         self._run.finish()
 
 
+_DATABASE, _LOGGED = "mlflow.db", "rounds.txt"
+_LARGEST = 512 * MIB  # bytes of a run's TensorBoard files
 _EVERY_ROUND = "communication/up_mb"  # logged in every round, so it marks the stored rounds
 _TRACKERS: dict[str, type[Tracker]] = {
     "tensorboard": TensorBoardTracker,
@@ -253,7 +274,7 @@ def _common_folder(runs: Sequence[Path]) -> Path:
 
 
 def _mlflow_uri(run: Path) -> str:
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.parent / 'mlflow.db'}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.parent / _DATABASE}"
 
 
 def _wandb_mode() -> Literal["online", "offline"]:

@@ -210,7 +210,7 @@ def stored_model(folder: Folder, which: Literal["best", "last"]) -> StoredModel:
         round, name = list(files.items())[-1]
     tensors, about = _read(folder, name)
     *_, run, client = folder.way
-    if (about.get("run"), f"client-{int(about.get('client', -1)):06d}") != (run, client):
+    if (about.get("run"), f"client-{about.get('client', ''):>06}") != (run, client):
         raise RunError(f"{folder.path / name}: belongs to another run or client; restore it from a copy")
     return StoredModel(about["run"], round, _part(tensors, _STATE), _part(tensors, _RECEIVED))
 
@@ -220,7 +220,10 @@ def _best_round(folder: Folder) -> int | None:
     if folder.status(_BEST) is None:
         return None
     named = read_sealed(folder, _BEST, of=folder.way[-2], remedy="the coordinator's next request writes it again")
-    return int(named["round"])
+    round = named.get("round")
+    if type(round) is not int or round < 0:
+        raise RunError(f"{folder.path / _BEST}: names no round; the coordinator's next request writes it again")
+    return round
 
 
 def _round_files(folder: Folder, kind: str = "round") -> dict[int, str]:
