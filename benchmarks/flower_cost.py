@@ -37,7 +37,7 @@ def setup(method: str, clients: int = 4, **settings: Any) -> Setup:
     if method.startswith("fedl2g"):
         options["warmup_rounds"] = 0
     experiment = Experiment(
-        method=options, dataset="digits", samples=400, clients=clients, rounds=5, partition="iid", **settings
+        method=options, dataset="digits", samples=400, clients=clients, rounds=100, partition="iid", **settings
     )
     return prepare(experiment)
 
