@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
 pytest.importorskip("flwr", reason="the optional extra `flower` is not installed")
 
@@ -21,11 +22,14 @@ from fedl2g.deploy.coordinator import Coordinator, read_coordinator
 from fedl2g.deploy.export import export_site
 from fedl2g.deploy.own_site import make_node
 from fedl2g.deploy.predict import open_model, predict, write_csv
+from fedl2g.deploy.programs import ONNX, PROGRAM, load_onnx, write_programs
 from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.engines.flower.messages import Request, pack_request, unpack_request
 from fedl2g.engines.flower.node import Node
 from fedl2g.errors import DataError, SettingError
 from fedl2g.methods.registry import get_method
+from fedl2g.models import build_model
+from fedl2g.models.example import example_batch
 from fedl2g.schema import Column, Schema
 
 COORDINATOR = """
@@ -145,6 +149,22 @@ def mean_of(node: Node, client: int, request: Request) -> float:
 def exported(file: SiteFile, folder: Path) -> Any:
     export_site(file.folder / "site.toml", folder / "model", which="last")
     return open_model(folder / "model")
+
+
+def test_signals_of_any_length_have_an_onnx_form(tmp_path: Path) -> None:
+    """50 samples are no multiple of the 32 and 8 windows over which sensor_cnn takes its maxima."""
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    inputs = Schema("signal", (2, 50))
+    model = build_model("sensor_cnn", classes=3, inputs=inputs).eval()
+    network = nn.Sequential(model.extractor, model.head)
+    assert [path.name for path in write_programs(network, example_batch(inputs, 3), "inputs", tmp_path)] == [
+        PROGRAM,
+        ONNX,
+    ]
+    samples = example_batch(inputs, 5) * 3
+    found = load_onnx((tmp_path / ONNX).read_bytes())(samples)
+    torch.testing.assert_close(found, network(samples).detach(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -108,9 +108,13 @@ def _write_onnx(
     import onnx
     import onnxruntime
 
-    distances = {torch.ops.aten.cdist.default: _distances}  # which ONNX lacks
+    lacking = {  # in ONNX
+        torch.ops.aten.cdist.default: _distances,
+        torch.ops.aten.adaptive_max_pool1d.default: _largest,
+        torch.ops.aten.adaptive_max_pool2d.default: _largest,
+    }
     exported = torch.onnx.export(
-        program.run_decompositions(distances),
+        program.run_decompositions(lacking),
         (samples,),
         input_names=[name],
         output_names=[_OUTPUT],
@@ -142,6 +146,15 @@ def _write_onnx(
 def _distances(rows: Tensor, others: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
     """The Euclidean distances between the rows of two matrices (p is 2), by operations that every runtime has."""
     return (rows[:, None] - others[None]).square().sum(-1).sqrt()
+
+
+def _largest(values: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The largest value in each of so many windows along the last axes, and zeros in place of its position."""
+    for axis, parts in enumerate(sizes, start=-len(sizes)):
+        length = values.shape[axis]
+        windows = [(part * length // parts, -(-(part + 1) * length // parts)) for part in range(parts)]
+        values = torch.stack([values.narrow(axis, start, end - start).amax(axis) for start, end in windows], axis)
+    return values, torch.zeros_like(values, dtype=torch.int64)
 
 
 def _remove_notes(program: torch.export.ExportedProgram) -> None:
