@@ -391,7 +391,8 @@ def as_any_other_run(deployed: Path, inline: Path) -> None:
             [command, "show", str(path), "--json", "--trust"], check=True, capture_output=True, text=True
         )
         shown.append(json.loads(done.stdout))
-        best = shown[-1]["best_accuracy"]
-        assert f'"best":{{"mean":{best:.6g},' in page.read_text(encoding="utf-8")
+        best, text = shown[-1]["best_accuracy"], page.read_text(encoding="utf-8")
+        assert f'<td data-value="{best:.9g}"><strong>{100 * best:.2f}</strong></td>' in text
+        assert ("Sites: north (site_code:build_model" in text) == (path == deployed)
     for name in ("method", "clients", "rounds_done", "status", "best_accuracy", "best_round"):
         assert shown[0][name] == shown[1][name]
