@@ -1,7 +1,7 @@
-"""Text for a terminal or a log: what a terminal would obey, or a reader be misled by, is made visible instead.
+"""Safe text for a terminal or a log.
 
-Text from files and from other parties may hold escape sequences, line breaks and characters that reverse the direction
-of writing. Whatever writes to a terminal or a log passes its text through `visible`.
+Text from files and from other parties may hold escape sequences, line breaks and characters that reverse the writing
+direction. Everything that writes to a terminal or a log passes such text through `visible`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import unicodedata
 
-_JOINERS = "\u200c\u200d"  # belong to the spelling of some languages
+_JOINERS = "\u200c\u200d"  # part of the spelling of some languages
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -17,11 +17,13 @@ def visible(text: str, *, keep: str = "") -> str:
     """The text with control characters spelt out, such as \\x1b; those in `keep` stay."""
     if text.isprintable():
         return text
-    return "".join(one if one in keep or _is_shown(one) else _spelt(one) for one in text)
+    return "".join(
+        character if character in keep or _is_harmless(character) else _escape(character) for character in text
+    )
 
 
 class OneLine(logging.Formatter):
-    """A log format whose messages are one line each, whatever they quote; tracebacks keep their lines."""
+    """A log format in which each message is one line, whatever it quotes; tracebacks keep their lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = visible(record.message)
@@ -31,13 +33,13 @@ class OneLine(logging.Formatter):
         return visible(super().format(record), keep="\n\t")
 
 
-def _is_shown(one: str) -> bool:
-    return one.isprintable() or one in _JOINERS or unicodedata.category(one) == "Zs"
+def _is_harmless(character: str) -> bool:
+    return character.isprintable() or character in _JOINERS or unicodedata.category(character) == "Zs"
 
 
-def _spelt(one: str) -> str:
-    number = ord(one)
-    known = _SHORT.get(one)
+def _escape(character: str) -> str:
+    number = ord(character)
+    known = _SHORT.get(character)
     return known or (
         f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
     )

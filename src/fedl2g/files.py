@@ -22,9 +22,9 @@ def replacing(
     """Yield a path that does not exist yet, for a file or folder which replaces `path` when the block ends.
 
     If the block fails, what it wrote is removed and `path` is unchanged. `durable` flushes everything to disk first, to
-    survive a power cut, except files of a folder named in `on_disk` (which the block may extend) because they are
-    flushed already. `parent` is a descriptor of the folder if that must not be looked up again (`fedl2g.folder`).
-    OSErrors are left to the caller.
+    survive a power cut, except the files of a new folder that are named in `on_disk` (which the block may extend): they
+    are flushed already. `parent` is an open descriptor of the parent folder, for callers that must not look it up by
+    name again (`fedl2g.folder`). OSErrors are left to the caller.
     """
     with _written_aside(path, durable, on_disk, parent, over=True) as partial:
         yield partial
@@ -47,8 +47,8 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> RunError:
-    """The sentence about a file that could not be replaced."""
-    return RunError(f"cannot write {path}: {reason_of(error)}; what was there before is intact")
+    """The error for a file that could not be replaced."""
+    return RunError(f"{path}: cannot be written ({reason_of(error)}); the previous content is intact")
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
@@ -89,7 +89,7 @@ def flush(path: Path) -> None:
 
 
 def quoted(path: Path) -> str:
-    """A path as it is written in a shell, for commands in messages."""
+    """A path quoted for a shell, for commands in messages."""
     return shlex.quote(str(path))
 
 
@@ -103,7 +103,7 @@ def _written_aside(
     path: Path, durable: bool, on_disk: Collection[str], parent: int | None, *, over: bool
 ) -> Iterator[Path]:
     path = Path(os.path.abspath(path))  # "." has no name
-    # A folder of our own, whose name nobody could foresee: no link can wait for us in the place of the new file.
+    # A new folder with an unpredictable name: nobody can have placed a link where the new file will be created.
     aside = path.with_name(f".{path.name}.partial-{secrets.token_hex(6)}")
     partial, before = aside / path.name, aside / "before"
 
@@ -123,7 +123,7 @@ def _written_aside(
                     flush(written)
             flush(partial)
         if over and partial.is_dir() and path.is_dir() and not path.is_symlink():
-            # A folder cannot be renamed over another: the old one is renamed first, so that nobody sees a partial one.
+            # A folder cannot be renamed over another one, so the old one is moved away first.
             move(path, before)
             try:
                 move(partial, path)
@@ -135,4 +135,4 @@ def _written_aside(
         if durable:
             flush(path.parent)
     finally:
-        remove(aside, parent=parent)  # with a hard link to the same file: rename(2) leaves both names
+        remove(aside, parent=parent)  # may still hold the file: rename(2) keeps both names of one hard-linked file

@@ -1,7 +1,7 @@
-"""Folders that somebody else may have filled: what is in them is data, and is never followed out of them.
+"""Safe access to folders whose content may come from somebody else: nothing in them leads out of them.
 
-A name in such a folder is looked up relative to it, one part after the other, and through no link. Only regular files
-are opened, and none that is larger than its kind can be. New files are made in a folder of our own and renamed.
+A name is looked up relative to the folder, one part at a time, and links are not followed. Only regular files are
+opened, and only up to a limit on their size. New files are written into a temporary folder and then renamed.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from fedl2g import files
 from fedl2g.errors import RunError
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-SMALL = MIB  # bytes of a file that describes something: nobody's settings or results are longer
+SMALL = MIB  # the limit for files of settings or results
 _RELATIVE = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")  # not on Windows: names are checked there
-_HERE = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0) | os.O_RDONLY
-_PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO waits for nobody
-_LINKED = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)  # what systems say of a link that is not to be followed
+_FOLDER = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0) | os.O_RDONLY
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO would wait for its writer
+_LINK_ERRORS = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)  # the errors of systems for a link with O_NOFOLLOW
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder: `root`, as the user named it, and the way from there, which leads through no link.
+    """A folder: `root`, as the user named it, and the parts of the path below it, none of which may be a link.
 
-    Methods take names such as "checkpoints/round-000002/state.json". OSErrors, of a file that is missing or a disk that
-    is full, are left to the caller; what is not to be opened is a RunError.
+    Methods take names such as "checkpoints/round-000002/state.json". OSErrors (a missing file, a full disk) are left to
+    the caller; something that must not be opened raises RunError.
     """
 
     root: Path
-    way: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
     def __truediv__(self, name: str) -> Folder:
         """A folder in this one."""
-        return Folder(self.root, (*self.way, *_parts(name)))
+        return Folder(self.root, (*self.parts, *_split(name)))
 
     @property
     def path(self) -> Path:
-        """Where it is, for messages."""
-        return self.root.joinpath(*self.way)
+        """The whole path, for messages."""
+        return self.root.joinpath(*self.parts)
 
     def read(self, name: str, limit: int = SMALL) -> bytes:
         """The content of a file of at most `limit` bytes."""
@@ -56,7 +56,7 @@ class Folder:
         return content
 
     def text(self, name: str, limit: int = SMALL) -> str:
-        """The content of a text file; UnicodeDecodeError if it is none."""
+        """The content of a text file; UnicodeDecodeError if it is not UTF-8."""
         return self.read(name, limit).decode("utf-8")
 
     @contextmanager
@@ -68,20 +68,20 @@ class Folder:
             yield file
 
     @contextmanager
-    def held(self, name: str, limit: int) -> Iterator[Path]:
-        """A path to the very file that was opened and checked, for libraries that want to open files themselves."""
+    def checked_path(self, name: str, limit: int) -> Iterator[Path]:
+        """A path to the very file that was opened and checked, for libraries that open files themselves."""
         with self.opened(name, limit) as file:
-            known = Path(f"/dev/fd/{file.fileno()}")
-            yield known if known.exists() else self.path / name
+            descriptor = Path(f"/dev/fd/{file.fileno()}")
+            yield descriptor if descriptor.exists() else self.path / name
 
     @contextmanager
     def appending(self, name: str) -> Iterator[BinaryIO]:
-        """A file, made if it does not exist, open for reading and for writing at its end."""
+        """A file, created if it does not exist, open for reading and for appending."""
         with self._file(name, os.O_RDWR | os.O_APPEND | os.O_CREAT) as file:
             if os.fstat(file.fileno()).st_nlink > 1:
                 raise RunError(
-                    f"{self.path / name}: is the same file as another one, which would be written too; replace it by a "
-                    "copy of itself"
+                    f"{self.path / name}: has a second name (a hard link), whose content would change too; expected a "
+                    "file with one name; replace it by a copy of itself"
                 )
             yield file
 
@@ -103,19 +103,19 @@ class Folder:
             raise files.cannot_write(self.path / name, error) from error
 
     def make(self, name: str = "") -> None:
-        """Make a folder in this one, or this one itself, unless it exists."""
+        """Create a folder in this one, or this one itself, unless it exists."""
         self.root.mkdir(parents=True, exist_ok=True)
-        way = (*self.way, *_parts(name))
-        for depth in range(len(way)):
-            inner = Folder(self.root, way[:depth])
-            if inner._kind(way[depth]) is None:
+        parts = (*self.parts, *_split(name))
+        for depth in range(len(parts)):
+            inner = Folder(self.root, parts[:depth])
+            if inner._kind(parts[depth]) is None:
                 with inner._opened_folder() as at:
-                    os.mkdir(way[depth] if at is not None else inner.path / way[depth], dir_fd=at)
-        with Folder(self.root, way)._opened_folder():
-            pass  # no link
+                    os.mkdir(parts[depth] if at is not None else inner.path / parts[depth], dir_fd=at)
+        with Folder(self.root, parts)._opened_folder():
+            pass  # refuses links
 
     def remove(self, name: str) -> None:
-        """Remove a file, a link or a folder with all that is in it, if it exists."""
+        """Remove a file, a link or a whole folder, if it exists."""
         if self._kind(name) is not None:
             with self._parent(name) as (parent, _):
                 files.remove(self.path / name, parent=parent)
@@ -127,7 +127,7 @@ class Folder:
                 self.remove(name)
 
     def names(self) -> list[str]:
-        """The names of all that is in the folder, in order; none if it does not exist."""
+        """The sorted names of the folder's entries; none if it does not exist."""
         try:
             with self._opened_folder() as at:
                 return sorted(os.listdir(self.path if at is None else at))
@@ -164,7 +164,7 @@ class Folder:
             _too_large(self.path, limit)
 
     def status(self, name: str) -> os.stat_result | None:
-        """Size and times of what has this name, a link itself; None if there is nothing."""
+        """Size and times of an entry (of a link itself, not of its target); None if it does not exist."""
         try:
             with self._parent(name) as (parent, last):
                 return os.stat(last if parent is not None else self.path / name, dir_fd=parent, follow_symlinks=False)
@@ -180,9 +180,9 @@ class Folder:
         with self._parent(name) as (parent, last):
             where = last if parent is not None else self.path / name
             try:
-                descriptor = os.open(where, how | _PLAIN | _AT_ONCE, 0o666, dir_fd=parent)
+                descriptor = os.open(where, how | _NO_LINK | _NO_WAIT, 0o666, dir_fd=parent)
             except OSError as error:
-                if error.errno in (*_LINKED, errno.ENXIO, errno.EISDIR):
+                if error.errno in (*_LINK_ERRORS, errno.ENXIO, errno.EISDIR):
                     _not_plain(self.path / name)
                 raise
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -193,36 +193,36 @@ class Folder:
 
     @contextmanager
     def _parent(self, name: str) -> Iterator[tuple[int | None, str]]:
-        """The folder that holds a file, open, and the file's last name."""
-        *way, last = _parts(name)
-        with Folder(self.root, (*self.way, *way))._opened_folder() as descriptor:
+        """An open descriptor of the folder that holds a file, and the last part of the file's name."""
+        *parts, last = _split(name)
+        with Folder(self.root, (*self.parts, *parts))._opened_folder() as descriptor:
             yield descriptor, last
 
     @contextmanager
     def _opened_folder(self) -> Iterator[int | None]:
-        """A descriptor of the folder; None where files cannot be opened relative to one: names are checked instead."""
+        """A descriptor of the folder; None on systems without `openat`, where only names can be checked."""
         if not _RELATIVE:
-            for depth in range(1, len(self.way) + 1):
-                if self.root.joinpath(*self.way[:depth]).is_symlink():
-                    _not_plain(self.root.joinpath(*self.way[:depth]))
+            for depth in range(1, len(self.parts) + 1):
+                if self.root.joinpath(*self.parts[:depth]).is_symlink():
+                    _not_plain(self.root.joinpath(*self.parts[:depth]))
             yield None
             return
         with ExitStack() as stack:
-            descriptor = os.open(self.root, _HERE)
+            descriptor = os.open(self.root, _FOLDER)
             stack.callback(os.close, descriptor)
-            for depth, part in enumerate(self.way, 1):
+            for depth, part in enumerate(self.parts, 1):
                 try:
-                    descriptor = os.open(part, _HERE | _PLAIN, dir_fd=descriptor)
+                    descriptor = os.open(part, _FOLDER | _NO_LINK, dir_fd=descriptor)
                 except OSError as error:
-                    if error.errno in _LINKED:
-                        _not_plain(self.root.joinpath(*self.way[:depth]), "a folder")
+                    if error.errno in _LINK_ERRORS:
+                        _not_plain(self.root.joinpath(*self.parts[:depth]), "a folder")
                     raise
                 stack.callback(os.close, descriptor)
             yield descriptor
 
 
-def _parts(name: str) -> tuple[str, ...]:
-    """The parts of a name inside a folder; one that leads out of it is refused."""
+def _split(name: str) -> tuple[str, ...]:
+    """The parts of a name inside a folder; RunError if it leads out of the folder."""
     parts = tuple(name.replace(os.sep, "/").split("/")) if name else ()
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise RunError(f"{name!r}: not a name inside a folder; expected one without '..' that does not start with '/'")

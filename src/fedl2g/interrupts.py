@@ -1,13 +1,13 @@
-"""Ctrl-C: the first is acknowledged at once and asks for an orderly end, the second ends at once.
+"""Ctrl-C: the first is acknowledged at once and asks for an orderly end; the second ends the process at once.
 
-Python runs a signal's handler only between two instructions of the main thread, which may be inside torch for seconds.
-In the command a thread of its own therefore reads the signals: it acknowledges the first and ends the process at the
-second. SIGTERM, which schedulers send before they kill, and SIGHUP, of a terminal that closes, count as Ctrl-C. To end
-at once is safe because runs survive `kill -9`: checkpoints are complete or absent, and locks end with their process.
+Python runs signal handlers only between instructions of the main thread, which may be inside torch for seconds. In the
+command a separate thread therefore reads the signals: it acknowledges the first and ends the process at the second.
+SIGTERM (sent by schedulers before they kill) and SIGHUP (a closed terminal) count as Ctrl-C. Ending at once is safe
+because runs survive `kill -9`: checkpoints are complete or absent, and locks end with their process.
 
 In a Python session, where the process is not ours, a second Ctrl-C raises KeyboardInterrupt.
 
-A process that was started here ends with this one, however that ends: it holds a pipe whose other end closes then.
+A process started here ends with this one, however this one ends: it waits on a pipe whose other end then closes.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ EXIT_CODE = 130  # 128 + SIGINT, as shells have it
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _AGAIN = "press Ctrl-C again to stop at once"
 _SAME_SECONDS = 1.0  # `timeout` sends a signal to the process and to its group: that is one request
-_PARENT = "FEDL2G_PARENT"  # the variable that tells a process the pipe of the one that started it
+_PARENT = "FEDL2G_PARENT"  # the environment variable that names the pipe to the parent process
 
 
 class _Interrupts:
-    """The orderly ends that were promised, the innermost last, and the processes that must not outlive this one."""
+    """The registered orderly ends (the innermost last), and the processes that must not outlive this one."""
 
     def __init__(self) -> None:
         self.listening = False  # a thread acknowledges the first Ctrl-C and carries out the second
         self.pressed = False
         self.acknowledged = threading.Event()
         self.handled = 0
-        self.starting = False  # a process, which must be known before anything is raised
+        self.starting = False  # a child process is being started: do not raise before it is in `children`
         self.postponed = False
-        self.led = False  # by the process that started this one: only its end is a second Ctrl-C
+        self.is_child = False  # its parent leads: only the end of the parent counts as the second Ctrl-C
         self.ends: list[tuple[Callable[[], str], Callable[[], None]]] = []
         self.children: dict[subprocess.Popen[Any], tuple[signal.Signals | None, int]] = {}
 
@@ -54,7 +54,7 @@ class _Interrupts:
                 return
             raise KeyboardInterrupt
         if self.listening:
-            self.acknowledged.wait(_SAME_SECONDS)  # so that what is said at the end comes after it
+            self.acknowledged.wait(_SAME_SECONDS)  # so that final messages follow the acknowledgement
         else:
             self.acknowledge()
         if self.ends:
@@ -78,7 +78,7 @@ class _Interrupts:
     def end_at_once(self, said: str = "") -> None:
         if said:
             _say(said, end="\x1b[?25h" if sys.stderr.isatty() else "")  # a progress bar hides the cursor
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # whatever fails because its processes end here has nothing to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # other threads shall not report that their processes are gone
         for child in list(self.children):
             child.kill()
         os._exit(EXIT_CODE)
@@ -90,7 +90,7 @@ class _Interrupts:
             child.wait()
 
     def listen(self, signals: socket.socket) -> None:
-        """Read the signals as they arrive, each a byte."""
+        """Read signals as they arrive, one byte each."""
         first: float | None = None
         while numbers := signals.recv(1):
             if numbers[0] not in SIGNALS:
@@ -98,7 +98,7 @@ class _Interrupts:
             if first is None:
                 first = time.monotonic()
                 self.acknowledge()
-            elif not self.led and (numbers[0] == signal.SIGINT or time.monotonic() - first > _SAME_SECONDS):
+            elif not self.is_child and (numbers[0] == signal.SIGINT or time.monotonic() - first > _SAME_SECONDS):
                 self.end_at_once("stopped at once")
 
 
@@ -113,7 +113,7 @@ def two_step_interrupts() -> Iterator[None]:
         return
     writing, reading = socket.socketpair()
     writing.setblocking(False)
-    handlers = {number: signal.signal(number, _interrupts.handle) for number in _heard()}
+    handlers = {number: signal.signal(number, _interrupts.handle) for number in _handled_signals()}
     before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
     _interrupts.listening, _interrupts.pressed, _interrupts.handled = True, False, 0
     _interrupts.postponed = False
@@ -123,7 +123,7 @@ def two_step_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
-        if _interrupts.handled:  # the process is about to end; a second Ctrl-C must still be heard
+        if _interrupts.handled:  # the process is about to end; a second Ctrl-C must still work
             _interrupts.end_children()
         else:
             signal.set_wakeup_fd(before)
@@ -136,16 +136,16 @@ def two_step_interrupts() -> Iterator[None]:
 
 
 @contextmanager
-def orderly_end(promise: Callable[[], str], stop: Callable[[], None]) -> Iterator[None]:
-    """Inside the block the first Ctrl-C prints the promise and calls `stop`; both must return at once."""
+def orderly_end(message: Callable[[], str], stop: Callable[[], None]) -> Iterator[None]:
+    """Inside the block the first Ctrl-C prints the message and calls `stop`; both must return at once."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
         yield
         return
-    _interrupts.ends.append((promise, stop))
+    _interrupts.ends.append((message, stop))
     before = {}
     if not _interrupts.listening and len(_interrupts.ends) == 1:  # a Python session
         _interrupts.pressed, _interrupts.handled = False, 0
-        taken = [n for n in _heard() if n == signal.SIGINT or signal.getsignal(n) == signal.SIG_DFL]
+        taken = [n for n in _handled_signals() if n == signal.SIGINT or signal.getsignal(n) == signal.SIG_DFL]
         before = {number: signal.signal(number, _interrupts.handle) for number in taken}
     try:
         yield
@@ -169,13 +169,13 @@ def start_process(
 ) -> subprocess.Popen[Any]:
     """Start a process that ends with this one, if it calls `end_with_parent`; a second Ctrl-C kills it.
 
-    The first Ctrl-C sends it the signal `first`, if any. It never gets the signals `blocked`, which a terminal or a
-    scheduler sends to all processes: it is this one that they ask for an orderly end.
+    The first Ctrl-C sends it the signal `first`, if any. The signals in `blocked`, which a terminal or a scheduler
+    sends to all processes, do not reach it: only this process handles them.
     """
     reading, writing = os.pipe()
-    options["env"] = {**options.get("env", os.environ), _PARENT: _named(reading)}
+    options["env"] = {**options.get("env", os.environ), _PARENT: _pipe_identity(reading)}
     options["pass_fds"] = (*options.get("pass_fds", ()), reading)
-    # The mask is inherited: from its first instruction on, the process is not interrupted.
+    # The mask is inherited, so that the process is not interrupted from its first instruction on.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     _interrupts.starting = True
     try:
@@ -193,26 +193,26 @@ def start_process(
         process.wait()
         process_ended(process)
         raise KeyboardInterrupt
-    if _interrupts.pressed and first is not None:  # between the decision to start it and its start
+    if _interrupts.pressed and first is not None:  # pressed while it was being started
         process.send_signal(first)
     return process
 
 
 def process_ended(process: subprocess.Popen[Any]) -> None:
-    """A process of `start_process` has ended and was waited for."""
+    """To be called when a process of `start_process` has ended and was waited for."""
     _, writing = _interrupts.children.pop(process, (None, None))
     if writing is not None:
         os.close(writing)
 
 
 def end_with_parent() -> None:
-    """End this process as soon as the one that started it by `start_process` is gone; nothing for any other."""
+    """End this process as soon as its parent is gone; does nothing unless `start_process` started it."""
     given = os.environ.pop(_PARENT, "")
     number = given.partition(":")[0]
-    if not number.isdigit() or given != _named(int(number)):  # none, or that of a process between the two
+    if not number.isdigit() or given != _pipe_identity(int(number)):  # not set, or inherited from a process in between
         return
     descriptor = int(number)
-    _interrupts.led = True
+    _interrupts.is_child = True
 
     def wait() -> None:
         while os.read(descriptor, 1):
@@ -229,8 +229,8 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
-def _named(descriptor: int) -> str:
-    """A pipe's descriptor and its number in the system, by which no other is mistaken for it."""
+def _pipe_identity(descriptor: int) -> str:
+    """A pipe's descriptor and inode, so that no other file is mistaken for it."""
     try:
         return f"{descriptor}:{os.fstat(descriptor).st_ino}"
     except OSError:
@@ -238,19 +238,19 @@ def _named(descriptor: int) -> str:
 
 
 def _imports(frame: FrameType | None) -> bool:
-    """Whether a module is being imported; many take an exception there for a library that is missing, and go on."""
+    """Whether a module is being imported, where many libraries take any exception for a missing dependency and continue."""
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib."):
         frame = frame.f_back
     return frame is not None
 
 
-def _heard() -> list[signal.Signals]:
+def _handled_signals() -> list[signal.Signals]:
     """The signals that count as Ctrl-C; not SIGHUP under `nohup`."""
     return [n for n in SIGNALS if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
 
 
 def _leave_a_closed_terminal() -> None:
-    """Whatever is written to a terminal that was closed fails: nothing shall fail because of that."""
+    """Send further output to nowhere if the terminal was closed: writing to it would raise errors."""
     for descriptor in (1, 2):
         try:
             os.write(descriptor, b"")
@@ -260,7 +260,7 @@ def _leave_a_closed_terminal() -> None:
 
 
 def _say(text: str, end: str = "") -> None:
-    """Write to stderr, over a progress bar if there is one, without the locks that the main thread may hold."""
+    """Write to stderr, over a progress bar if there is one, without locks that the main thread may hold."""
     start = "\r\x1b[2K" if sys.stderr.isatty() else ""
     with suppress(OSError, ValueError):
         os.write(2, f"{start}fedl2g: {text}\n{end}".encode())

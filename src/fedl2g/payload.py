@@ -87,8 +87,8 @@ def nbytes(payload: Payload) -> int:
 def root_mean_square(payload: Payload) -> float:
     """The RMS over all floating-point values of a payload; 0 when it has none.
 
-    Of dense class vectors only the rows marked as present count: neither the marks nor the zeros between them are
-    values of the client.
+    Of dense class vectors only the rows marked as present count: the marks and the rows of absent classes are not the
+    client's values.
     """
     values = [t for name, t in payload.items() if t.is_floating_point() and name != PRESENT]
     if PRESENT in payload:
@@ -100,10 +100,10 @@ def root_mean_square(payload: Payload) -> float:
 def check_payload(payload: Payload, expected: Specification) -> None:
     """Raise PayloadError with the first violation of the specification."""
     if missing := sorted(expected.keys() - payload.keys()):
-        raise PayloadError(f"the payload: it lacks {missing[0]!r}; expected the entries {sorted(expected)}")
+        raise PayloadError(f"payload: entry {missing[0]!r} is missing; expected the entries {sorted(expected)}")
     if unknown := sorted(payload.keys() - expected.keys()):
         name = unknown[0][:_SHOWN]
-        raise PayloadError(f"the payload: it has an unknown entry {name!r}; expected the entries {sorted(expected)}")
+        raise PayloadError(f"payload: entry {name!r} is unknown; expected the entries {sorted(expected)}")
     sizes: dict[str, int] = {}
     for name, spec in expected.items():
         _check_tensor(name, payload[name], spec, sizes)
@@ -159,4 +159,6 @@ def from_bytes(data: bytes) -> Payload:
         return safetensors.torch.load(data)
     except Exception as error:  # the reader raises many kinds of errors on malformed bytes
         reason = str(error).partition("\n")[0][:300]
-        raise PayloadError(f"the bytes that arrived are not a payload: {reason or type(error).__name__}") from error
+        raise PayloadError(
+            f"payload: cannot be decoded ({reason or type(error).__name__}); expected safetensors"
+        ) from error

@@ -20,7 +20,7 @@ from fedl2g import session
 from fedl2g.errors import SettingError
 
 _IDENTIFIER = r"[^\W\d]\w*"
-_INSTALLED = ("hf", "timm", "torchvision")  # what they name comes from one installed package, never from a file
+_INSTALLED = ("hf", "timm", "torchvision")  # prefixes of names in an installed package, which are not user code
 _PATTERN = re.compile(
     rf"(?!({'|'.join(_INSTALLED)}):)(?P<module>{_IDENTIFIER}(\.{_IDENTIFIER})*):(?P<name>{_IDENTIFIER})(#(?P<attribute>{_IDENTIFIER}(\.{_IDENTIFIER})*))?"
 )
@@ -80,7 +80,7 @@ def references_in(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """All strings in a setting: nested lists and tables are flattened, comma-separated lists split."""
+    """All strings in a setting, from nested lists and tables too; comma-separated lists are split."""
     values = [value]
     for one in values:  # grows as tables and lists are opened
         if isinstance(one, str):
@@ -94,12 +94,12 @@ def _texts(value: object) -> Iterator[str]:
 def require_trust(references: Iterable[str], source: Path | str, *, trust: bool) -> None:
     """Raise SettingError for references from a file, unless the user trusts it.
 
-    Names of networks of this session import nothing: the user made them here, or they do not exist.
+    Networks kept in this session need no trust: naming one imports nothing.
     """
     if not trust and (named := [name for name in references if not session.is_kept(name)]):
         raise SettingError(
-            f"{source} names code to import ({', '.join(named)}); if it is yours, or you trust who made it, say so "
-            "with --trust (in Python: trust=True)"
+            f"{source}: names code to import ({', '.join(named)}); such code is imported only if you trust it; if you "
+            "do, add --trust (in Python: trust=True)"
         )
 
 
@@ -108,7 +108,9 @@ def load_plugin(name: str) -> None:
     if name.endswith(".py"):
         path = Path(name).resolve()
         if not path.is_file():
-            raise SettingError(f"--plugin {name!r}: there is no such file")
+            raise SettingError(
+                f"--plugin {name!r}: there is no such file; expected a Python file or the name of a module"
+            )
         name = str(path)
     if name in _plugins:
         return
@@ -117,7 +119,9 @@ def load_plugin(name: str) -> None:
     except SettingError:
         raise
     except Exception as error:
-        raise SettingError(f"--plugin {name!r}: cannot be imported ({type(error).__name__}: {error})") from error
+        raise SettingError(
+            f"--plugin {name!r}: cannot be imported ({type(error).__name__}: {error}); correct it"
+        ) from error
     _plugins.append(name)
 
 

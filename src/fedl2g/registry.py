@@ -70,7 +70,7 @@ class Registry(Generic[T]):
             else:
                 self._load_installed(name)
         if name not in self._registered:
-            raise SettingError(f"{self.kind}: {name!r} is not registered by the module that is named for it")
+            raise SettingError(f"{self.kind}: {name!r} was not registered by the module that should register it")
         return self._registered[name][1]
 
     def _load_installed(self, name: str) -> None:
@@ -79,7 +79,8 @@ class Registry(Generic[T]):
                 point.load()
             except Exception as error:  # a third-party package may fail to import in any way
                 raise SettingError(
-                    f"{self.kind}: {name!r} cannot be imported from {point.value} ({type(error).__name__}: {error})"
+                    f"{self.kind}: {name!r} cannot be imported from {point.value} ({type(error).__name__}: {error}); "
+                    "update or remove that package"
                 ) from error
 
 

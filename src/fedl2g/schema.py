@@ -14,7 +14,7 @@ PLURALS = {"image": "images", "signal": "signals", "table": "rows of a table", "
 """What the samples of a kind are called in messages."""
 
 VOCABULARY = 1 << 14
-"""Of hashed texts: words share ids at random beyond it; id 0 is padding."""
+"""The number of ids of hashed texts, which words share at random; id 0 is padding."""
 
 _MAX_NUMBERS = 2**27  # of one sample; a photograph of 44 megapixels
 _MAX_VOCABULARY = 2**31

@@ -1,7 +1,7 @@
-"""Seals: a digest inside a file by which a flipped bit, a mixed-up file or an edit by accident is noticed.
+"""Sealed files: JSON files with a digest of their content, which reveals flipped bits, mix-ups and accidental edits.
 
-A digest proves nothing about who wrote a file: whoever can write it can compute a new one. All that is read is parsed
-as data in any case, after its size and its digest were checked.
+A digest does not prove who wrote a file: whoever can write it can compute a new one. Sealed files are data from others
+too: their size is checked before they are read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def write_sealed(folder: Folder, name: str, values: Mapping[str, Any], of: str =
 def read_sealed(
     folder: Folder, name: str, of: str = "", *, limit: int = SMALL, remedy: str = _RESTORE
 ) -> dict[str, Any]:
-    """The values of a sealed file; RunError if it cannot be read or has changed. `remedy`: what the user can do."""
+    """The values of a sealed file; RunError, which ends with the `remedy`, if it cannot be read or has changed."""
     values = read_json(folder, name, limit=limit, remedy=remedy)
     check_seal(folder.path / name, values, of, remedy=remedy)
     return values
@@ -59,7 +59,7 @@ def read_json(folder: Folder, name: str, *, limit: int = SMALL, remedy: str = _R
 
 
 def check_seal(path: Path, values: dict[str, Any], of: str = "", *, remedy: str = _RESTORE) -> None:
-    """Take the digest out of the values of a file; RunError unless it is theirs."""
+    """Remove the digest from the values of a file; RunError unless it matches them."""
     try:
         sound = values.pop(DIGEST, None) == _digest_of(values, of)
     except (ValueError, RecursionError):
@@ -70,7 +70,7 @@ def check_seal(path: Path, values: dict[str, Any], of: str = "", *, remedy: str 
 
 
 def damaged(path: Path, remedy: str = _RESTORE) -> RunError:
-    """The sentence about a file that is not what was written."""
+    """The error for a file whose content is not what was written."""
     return RunError(f"{path}: damaged, it does not match its digest; {remedy}")
 
 

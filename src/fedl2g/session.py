@@ -27,7 +27,7 @@ def is_kept(reference: str) -> bool:
 
 
 def readable(references: Sequence[str]) -> tuple[str, ...]:
-    """References as a reader wants them: the name of a network of this session alone, wherever it is clear."""
+    """References for display: a network of this session by its bare name, unless two share it."""
     names = {one: one.partition(":")[2] for one in references if is_kept(one)}
     short = {one: name.rpartition("_")[0] for one, name in names.items()}
     used = Counter([*short.values(), *(one for one in set(references) if one not in names)])

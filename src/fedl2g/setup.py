@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedl2g.datasets import Dataset, Partition, load_dataset, make_partition, parse_partition
-from fedl2g.datasets.cache import open_whole
+from fedl2g.datasets.cache import open_if_intact
 from fedl2g.datasets.tables import Roles, listed
 from fedl2g.datasets.validation import hold_out
 from fedl2g.errors import RunError, SettingError
@@ -84,11 +84,11 @@ class Setup:
             load_plugin(plugin)
         experiment = Experiment(**values["experiment"])
         # Reopen the first process's cache folder: a user's dataset function must not be called by every process.
-        dataset = open_whole(Path(values["folder"])) if values["folder"] else None
+        dataset = open_if_intact(Path(values["folder"])) if values["folder"] else None
         if dataset is None:
             dataset = load_data(experiment)
         if dataset.fingerprint != values["dataset"]:
-            raise RunError("dataset: it changed while the run was starting; start the run again")
+            raise RunError("dataset: changed while the run was starting; start the run again")
         return cls(experiment, dataset, Partition.from_json(values["partition"]))
 
     def check(self) -> None:
@@ -102,7 +102,7 @@ class Setup:
                 self.task.build(name, "check")
 
     def _check_training(self, device: torch.device) -> None:
-        """Raise SettingError for a way to train that the data or the device does not have."""
+        """Raise SettingError for training settings that the data or the device do not allow."""
         e, kind = self.experiment, self.dataset.schema.kind
         if e.augment.on and kind != "image":
             raise SettingError(
@@ -114,10 +114,10 @@ class Setup:
 
 
 def auxiliary_architecture(experiment: Experiment, classes: int, inputs: Schema) -> str:
-    """The architecture of the server's network: an auxiliary one is the smallest of the group, unless it is named."""
+    """The architecture of the server's network; an auxiliary one is the group's smallest unless the method names it."""
     traits, group = get_method(experiment.method.name).traits, experiment.architectures
     if not traits.auxiliary_network:
-        return group[0]  # its head is like every other
+        return group[0]  # only its head is used, and all heads are alike
     return experiment.auxiliary or smallest(group, classes=classes, inputs=inputs, feature_dim=experiment.feature_dim)
 
 
@@ -165,7 +165,7 @@ def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
 
 
 def with_validation(partition: Partition, experiment: Experiment, dataset: Dataset) -> Partition:
-    """The partition with the validation samples that the experiment asks for, unless a user's file names them."""
+    """The partition with the validation samples that the experiment asks for, unless it already names some."""
     fraction = experiment.validation_fraction
     if partition.validation and not fraction:
         raise SettingError(

@@ -1,4 +1,4 @@
-"""Temporary folders: removed when their process is done with them, or by the next process if theirs was killed."""
+"""Temporary folders: removed by their process, or by the next process if theirs was killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 _LOCK = "lock"
-_NEW_SECONDS = 10.0  # a folder is locked right after it is made, but not before
+_NEW_SECONDS = 10.0  # younger folders are left alone: their owner may not have locked them yet
 _process = os.getpid()
 _locks: dict[Path, object] = {}  # of the folders of this process; a lock ends with its process
 
@@ -46,7 +46,7 @@ def _remove_all() -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it is a folder of this user, not of another one who knows our names."""
+    """Whether it is a folder of this user, not of another one under the same name, and not brand-new."""
     try:
         found = folder.lstat()
     except OSError:

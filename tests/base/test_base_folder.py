@@ -115,7 +115,7 @@ def test_sizes_are_looked_at_before_anything_is_read(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(RunError, match="too large; expected at most 1 MiB"):
         Folder(tmp_path).read("large")
-    with pytest.raises(RunError, match="too large"), Folder(tmp_path).held("large", 3 * MIB):
+    with pytest.raises(RunError, match="too large"), Folder(tmp_path).checked_path("large", 3 * MIB):
         pass
     assert time.monotonic() - started < 5
 
@@ -123,7 +123,7 @@ def test_sizes_are_looked_at_before_anything_is_read(tmp_path: Path) -> None:
 def test_another_name_of_a_file_is_not_written(outside: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     os.link(outside, tmp_path / "run" / "file")
-    with pytest.raises(RunError, match="same file as another one"), Folder(tmp_path / "run").appending("file"):
+    with pytest.raises(RunError, match="hard link"), Folder(tmp_path / "run").appending("file"):
         pass
     Folder(tmp_path / "run").write_text("file", "new")
     assert outside.read_text() == "mine"

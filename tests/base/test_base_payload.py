@@ -35,9 +35,9 @@ def test_sound_class_vectors_are_accepted(ids: list[int]) -> None:
 
 NAN = torch.tensor([[1.0, float("nan"), 1.0]])
 REFUSED = {
-    "nothing": ({}, "lacks 'ids'"),
-    "an entry missing": ({"ids": torch.tensor([1])}, "lacks 'rows'"),
-    "an entry too many": (vectors([1], model=torch.ones(2)), "unknown entry 'model'"),
+    "nothing": ({}, "entry 'ids' is missing"),
+    "an entry missing": ({"ids": torch.tensor([1])}, "entry 'rows' is missing"),
+    "an entry too many": (vectors([1], model=torch.ones(2)), "entry 'model' is unknown"),
     "ids of another dtype": (vectors([1], ids=torch.tensor([1], dtype=torch.int32)), "'ids': has dtype torch.int32"),
     "rows of another dtype": (vectors([1], rows=torch.ones(1, 3).double()), "'rows': has dtype torch.float64"),
     "rows of integers": (vectors([1], rows=torch.ones(1, 3).long()), "'rows': has dtype torch.int64"),
@@ -55,7 +55,7 @@ REFUSED = {
     "a negative class": (vectors([-1, 1]), r"'ids': holds a class id outside 0\.\.4"),
     "a class twice": (vectors([2, 2]), "'ids': wrong class ids; expected distinct ones in ascending order"),
     "more ids than classes": (vectors(list(range(6))), "'ids': holds 6 class ids; expected at most 5"),
-    "a name without end": (vectors([1]) | {"n" * 10**6: torch.ones(1)}, f"unknown entry '{'n' * 64}'"),
+    "a name without end": (vectors([1]) | {"n" * 10**6: torch.ones(1)}, f"entry '{'n' * 64}' is unknown"),
     "dimensions without end": (vectors([1], rows=torch.ones([1] * 60)), r"'rows': has shape \(1, .{60}; expected"),
     "classes out of order": (vectors([3, 1]), "'ids': wrong class ids; expected distinct ones in ascending order"),
 }
@@ -166,7 +166,7 @@ def only_refused(data: bytes) -> None:
 
 
 def test_refused_bytes_are_one_sentence() -> None:
-    with pytest.raises(PayloadError, match="the bytes that arrived are not a payload"):
+    with pytest.raises(PayloadError, match="payload: cannot be decoded"):
         from_bytes(b"hello")
 
 

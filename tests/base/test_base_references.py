@@ -46,7 +46,7 @@ def test_references_are_found_wherever_they_stand() -> None:
 def test_trust_is_one_question() -> None:
     require_trust([], "run", trust=False)
     require_trust(["a:b"], "run", trust=True)
-    with pytest.raises(SettingError, match=r"run names code to import \(a:b\).*--trust"):
+    with pytest.raises(SettingError, match=r"run: names code to import \(a:b\).*--trust"):
         require_trust(["a:b"], "run", trust=False)
 
 

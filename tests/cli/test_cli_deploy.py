@@ -430,7 +430,7 @@ def test_a_deployment_measures_no_layout(fedl2g: Any, hospitals: Path) -> None:
 def test_a_new_federation_is_whole(target: str, fedl2g: Any, tmp_path: Path) -> None:
     said = fedl2g(*NEW, "--host", "fl.example.org", "--port", "9000", "--target", target)
     assert said.code == 0
-    assert "only its public half, node_key.pub, and the coordinator's ca.crt travel" in said.out
+    assert "exchange only its public half, node_key.pub, and the coordinator's ca.crt" in said.out
     root = tmp_path / "hospitals"
     files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     coordinators, sites = TARGET[target]

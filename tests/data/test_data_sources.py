@@ -507,7 +507,7 @@ class TestFunction:
     @pytest.mark.parametrize(
         ("name", "words"),
         [
-            ("own_data_for_test:nothing", "must return"),
+            ("own_data_for_test:nothing", "returned the wrong form; expected"),
             ("own_data_for_test:ragged", "cannot be converted to arrays"),
             ("own_data_for_test:missing", "has no 'missing'"),
             ("no_such_module_here:load", "cannot be imported"),

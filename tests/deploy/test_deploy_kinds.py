@@ -278,8 +278,8 @@ OF_KIND = {
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--kind", "table"), "a table needs its columns"),
-        (("--column", "age=number"), "other kinds need none"),
+        (("--kind", "table"), "--column: does not fit the kind table; a table needs its columns"),
+        (("--column", "age=number"), "other kinds have no columns"),
         (("--kind", "table", "--column", "age"), "expected NAME=number or NAME=CATEGORY"),
         (("--kind", "table", "--column", "sex=f,f"), "'sex' has too many categories, or one twice"),
         (("--kind", "signal"), "expected channels,time of the signals"),

@@ -85,7 +85,7 @@ def test_what_an_installed_package_offers_may_be_named(
     with pytest.raises(SettingError, match=r"cannot be imported from their_package \(ModuleNotFoundError"):
         kind.get("theirs")
     monkeypatch.setitem(sys.modules, "their_package", types.ModuleType("their_package"))
-    with pytest.raises(SettingError, match="is not registered by the module"):
+    with pytest.raises(SettingError, match="was not registered by the module"):
         kind.get("theirs")
     register("theirs", thing)
     assert kind.get("theirs") in (thing, Rule(thing))

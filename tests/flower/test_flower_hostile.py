@@ -22,7 +22,7 @@ HOSTILE: dict[str, tuple[Callable[[RecordDict], None], str]] = {
     "wrong shape": (lambda r: put_payload(r, rows(rows=torch.zeros(2, 7))), "shape"),
     "NaN": (lambda r: put_payload(r, rows(rows=torch.full((2, 512), float("nan")))), "NaN"),
     "unknown class ids": (lambda r: put_payload(r, rows(ids=torch.tensor([0, 99]))), "class id"),
-    "unknown entry": (lambda r: put_payload(r, rows(weights=torch.zeros(3))), "unknown entry"),
+    "unknown entry": (lambda r: put_payload(r, rows(weights=torch.zeros(3))), "is unknown"),
     "absurd size": (lambda r: put_payload(r, rows(rows=torch.zeros(2000, 512))), "at most"),
     "lying about its size": (
         lambda r: r.update(payload=ArrayRecord({"payload": Array("uint8", (9,), "safetensors", b"1")})),

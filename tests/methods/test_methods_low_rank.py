@@ -80,11 +80,11 @@ def packed() -> Payload:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"low_rank.left": None}, "lacks 'low_rank.left'"),
-        ({"low_rank.right": None}, "lacks 'low_rank.right'"),
-        ({"bias": None}, "lacks 'bias'"),
-        ({"low_rank": torch.zeros(20, 30, dtype=torch.float64)}, "unknown entry 'low_rank'"),
-        ({"bias.left": torch.zeros(9, 1, dtype=torch.float64)}, "unknown entry 'bias.left'"),
+        ({"low_rank.left": None}, "entry 'low_rank.left' is missing"),
+        ({"low_rank.right": None}, "entry 'low_rank.right' is missing"),
+        ({"bias": None}, "entry 'bias' is missing"),
+        ({"low_rank": torch.zeros(20, 30, dtype=torch.float64)}, "entry 'low_rank' is unknown"),
+        ({"bias.left": torch.zeros(9, 1, dtype=torch.float64)}, "entry 'bias.left' is unknown"),
         ({"low_rank.left": torch.zeros(20, 3, dtype=torch.float64)}, "low_rank.right"),
         ({"low_rank.left": torch.zeros(20, 2)}, "dtype"),
         ({"low_rank.left": torch.full((20, 2), torch.nan, dtype=torch.float64)}, "NaN"),

@@ -213,7 +213,7 @@ def bad_from(bad: set[int], rounds: set[int], reply: Callable[[int], Reply]) -> 
             lambda client: number(client, loss=float("inf")),
             "its training loss is inf; expected a number from 0 to 1e+09",
         ),
-        (lambda client: Reply(client, {}, Report(10)), "lacks 'number'"),
+        (lambda client: Reply(client, {}, Report(10)), "entry 'number' is missing"),
     ],
 )
 def test_a_refused_reply_is_recorded_and_the_round_goes_on(reply: Callable[[int], Reply], message: str) -> None:

@@ -181,18 +181,18 @@ class _Round:
     stop_reason = None
 
 
-def test_the_promise_after_ctrl_c_says_when_the_round_will_end(clock: Clock) -> None:
+def test_the_message_after_ctrl_c_says_when_the_round_will_end(clock: Clock) -> None:
     interrupt = StopOnInterrupt()
     interrupt.on_start(_Round())  # type: ignore[arg-type]
     clock.now += 3
     interrupt.on_round(_Round(), record(0, 0.1))  # type: ignore[arg-type]
-    assert interrupt.promise() == "stopping after this round, with a checkpoint"  # its time is unknown
+    assert interrupt.message() == "stopping after this round, with a checkpoint"  # its time is unknown
     clock.now += 30
     interrupt.on_round(_Round(), record(1, 0.1))  # type: ignore[arg-type]
     clock.now += 10
-    assert interrupt.promise() == "stopping after this round, in about 20 seconds, with a checkpoint"
+    assert interrupt.message() == "stopping after this round, in about 20 seconds, with a checkpoint"
     clock.now += 25
-    assert interrupt.promise() == "stopping after this round, with a checkpoint"
+    assert interrupt.message() == "stopping after this round, with a checkpoint"
 
 
 def test_a_notebook_keeps_how_it_ended_and_no_time_left(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

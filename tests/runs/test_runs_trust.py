@@ -345,7 +345,7 @@ def test_a_sites_code_is_for_the_site_or_for_who_trusts_it(place: str, scene: Sc
     site.write_text(tomli_w.dumps(settings))
     experiment.write_text(tomli_w.dumps(COORDINATOR))
     for refuse in (lambda: read_site(site, trust=False), lambda: export_site(site, scene.folder / "model")):
-        with pytest.raises(SettingError, match=r"site\.toml names code to import \(evil:network\).* --trust"):
+        with pytest.raises(SettingError, match=r"site\.toml: names code to import \(evil:network\).* --trust"):
             refuse()
     (verdict,) = check_site(site, experiment, offline=True)
     assert (verdict.what, verdict.good) == ("files", False)

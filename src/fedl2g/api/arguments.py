@@ -1,4 +1,4 @@
-"""What a caller may pass: anything else is one sentence, as on the command line, and never a print of an array."""
+"""Checks of the arguments of the Python interface: a wrong one is one sentence, which never prints an array."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ComparedMethods:
-    """The runs of several methods and seeds, and what they say about each other."""
+    """The runs of several methods and seeds, and how the methods compare."""
 
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison

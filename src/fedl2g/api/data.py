@@ -14,7 +14,7 @@ from fedl2g.datasets.dataset import Dataset
 from fedl2g.datasets.loading import load_dataset
 from fedl2g.datasets.memory import name_of, store_arrays, store_frame
 from fedl2g.datasets.tables import Roles
-from fedl2g.errors import DataError, choices
+from fedl2g.errors import DataError, choices, kind_of
 from fedl2g.schema import KINDS, Kind
 
 if TYPE_CHECKING:
@@ -76,16 +76,18 @@ def data(
     if isinstance(inputs, str | Path):
         return _named(str(inputs), labels, _names(text), _names(ignore), image_size, samples)
     if samples is not None:
-        raise DataError("samples: it chooses from a named dataset; give only the samples you want")
+        raise DataError(
+            "samples: applies to named datasets only; expected no value here; pass only the samples you want"
+        )
     if _is_frame(inputs) and (text is not None or "image" not in inputs.columns):
         for what, given in (("class_names", class_names), ("image_size", image_size)):
             if given is not None:
-                raise DataError(f"{what}: not for a table or texts in a DataFrame; leave it out")
+                raise DataError(f"{what}: does not apply to a table or texts in a DataFrame; leave it out")
         roles = Roles(_column(labels, "labels") or "label", _names(text), _names(ignore), _column(groups, "groups"))
         dataset = store_frame(inputs, roles, name)
         return Data({"dataset": name_of(dataset)}, dataset)
     if text is not None or ignore:
-        raise DataError("text, ignore: they name columns; expected a DataFrame, or the path of a CSV or parquet file")
+        raise DataError("text, ignore: name columns; expected a DataFrame, or the path of a CSV or parquet file")
     arrays = _arrays(inputs, labels, groups, kind)
     if class_names is not None:
         arrays["class_names"] = np.asarray(list(class_names), dtype=np.str_)
@@ -120,7 +122,7 @@ def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def _column(given: Any, what: str) -> str | None:
     if given is not None and not isinstance(given, str):
-        raise DataError(f"{what}: expected the name of a column; the labels and groups of a table stand in it")
+        raise DataError(f"{what}: {kind_of(given)} is not the name of a column; expected a column of the table")
     return given
 
 
@@ -193,7 +195,7 @@ def _stack(values: Sequence[Any], what: str) -> NDArray[Any]:
 
 
 def _pixels(images: NDArray[Any]) -> NDArray[Any]:
-    """Fractions 0..1 as bytes 0..255; other arrays are checked where all data is."""
+    """Fractions 0..1 as bytes 0..255; everything else is checked with all other data when it is stored."""
     if images.dtype.kind == "f" and images.size:
         if not (images.min() >= 0 and images.max() <= 1):
             raise DataError(

@@ -136,10 +136,10 @@ def compare(
 ) -> ComparedMethods:
     """Run several methods with several seeds on the same partitions and initial models.
 
-    A method is a name, or a name with options: "fedl2g-f:server_lr=0:warmup_rounds=10". Each is set against `against`,
-    by default local training if that is among them. The other settings are those of `fedl2g.run`; an option of several
-    methods is given as `compare(..., **{"method.warmup_rounds": 5})`. `jobs` runs go on at a time, in processes of
-    their own.
+    A method is a name, or a name with options: "fedl2g-f:server_lr=0:warmup_rounds=10". Each is compared with
+    `against`, by default local training if that is among them. The other settings are those of `fedl2g.run`; an option
+    of several methods is given as `compare(..., **{"method.warmup_rounds": 5})`. `jobs` is the number of runs at a
+    time, each in its own process.
     """
     if "method" in settings:
         raise SettingError("method: a comparison has several; expected methods=['local', 'fedl2g-f']")
@@ -168,7 +168,7 @@ def _experiment(experiment: Experiment | None, overrides: Mapping[str, Any], con
 
 
 def _overrides(data: object, models: Any, settings: Mapping[str, Any], *, default: bool = True) -> dict[str, Any]:
-    """The settings that the arguments make; by `default` data that are no images bring the networks of their kind."""
+    """The settings given by the arguments; with `default`, data other than images select the networks of their kind."""
     found = {**settings, **data_settings(data, settings)}
     if models is not None:
         found["models"] = models_setting(models)
@@ -178,7 +178,7 @@ def _overrides(data: object, models: Any, settings: Mapping[str, Any], *, defaul
 
 
 def _require_one_process(experiment: Experiment, jobs: int) -> None:
-    """Networks of a session exist in this process alone."""
+    """Refuse other processes for networks of a session, which exist in this process alone."""
     kept = [name for name in experiment.architectures if session.is_kept(name)]
     if kept and (jobs > 1 or experiment.execution.engine != "inline"):
         where = "jobs > 1" if jobs > 1 else f"execution.engine={experiment.execution.engine!r}"

@@ -1,4 +1,4 @@
-"""Short runs of methods with a warm-up, which a notebook names without settings."""
+"""Shortens a default warm-up that would take all the rounds of a short run."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _run_command() -> NoReturn:
 
 
 def _one_sentence(error: click.ClickException) -> str:
-    """Click's message in the form of our own, with the command whose help has more."""
+    """Click's error in our form: one sentence that ends with the command whose help says more."""
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return error.format_message()
     more = f"see `{error.ctx.command_path} -h`"

@@ -93,7 +93,7 @@ def compare_methods(
 
 @contextmanager
 def _continued_by_this_command() -> Iterator[None]:
-    """After Ctrl-C, say how to go on with all runs, and not with the one that was interrupted."""
+    """After Ctrl-C, say how to continue the whole comparison, not only the interrupted run."""
     from fedl2g.runs.execute import Interrupted
 
     try:

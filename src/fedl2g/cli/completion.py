@@ -33,7 +33,7 @@ def print_completion(context: click.Context, shell: str) -> None:
 
 
 def complete_with(names: Callable[[], Iterable[str]], *, several: bool = False) -> Complete:
-    """A completion from names that are looked up when they are asked for; `several` are separated by commas."""
+    """A completion from names that are looked up on demand; `several` accepts a comma-separated list."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         before, comma, start = incomplete.rpartition(",") if several else ("", "", incomplete)

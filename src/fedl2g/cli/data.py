@@ -53,9 +53,9 @@ def show_data(settings: Settings, output: Path | None, as_json: bool, quiet: boo
 @plugin_option
 @quiet_option
 def show_schema(settings: Settings, quiet: bool) -> None:
-    """Print what a federation's file says of data such as these: the classes, and the form of a sample.
+    """Print the `federation` table for such data: its classes and the form of a sample.
 
-    Paste it into coordinator/experiment.toml. It names columns, categories and classes, and holds no sample.
+    Paste it into coordinator/experiment.toml. It names columns, categories and classes, and contains no samples.
     """
     import tomli_w
 

@@ -65,23 +65,23 @@ def new_federation(
     port: int,
     target: Target,
 ) -> None:
-    """Scaffold a federation: the coordinator's folder, and one for each site, each to be copied to where it belongs."""
+    """Write the folders of a federation: the coordinator's and one for each site, to be copied to their machines."""
     from fedl2g.deploy.scaffold import Plan, scaffold
 
     written = scaffold(Plan(folder, sites, classes, _inputs(kind, shape, columns), host, port, target))
     print_line(f"wrote {len(written)} files to {folder}; next steps: {folder / 'README.md'}")
-    print_line(f"copy {folder / 'coordinator'} to the coordinator's machine, and to each site's its folder:")
+    print_line(f"copy {folder / 'coordinator'} to the coordinator's machine, and each of these folders to its site:")
     for site in sites:
         print_line(f"  {folder / 'sites' / site}")
-    print_line("each site makes its own key; only its public half, node_key.pub, and the coordinator's ca.crt travel")
+    print_line("each site makes its own key; exchange only its public half, node_key.pub, and the coordinator's ca.crt")
 
 
 def _inputs(kind: Kind, shape: str | None, columns: tuple[str, ...]) -> Schema:
     """The form of a sample, from the options."""
     if (kind == "table") != bool(columns) or (kind == "table" and shape):
         raise SettingError(
-            "--column: a table needs its columns and no --shape, such as --column age=number --column sex=f,m; other "
-            "kinds need none"
+            f"--column: does not fit the kind {kind}; a table needs its columns and no --shape, such as --column "
+            "age=number --column sex=f,m; other kinds have no columns"
         )
     if columns:
         pairs = [column.partition("=")[::2] for column in columns]
@@ -137,11 +137,11 @@ def bind_key(key: Path, site: str, coordinator: Path) -> None:
 @click.option(
     "--experiment",
     type=PATH,
-    help="Of a site: the coordinator's experiment.toml, if it does not lie beside site.toml. Of a coordinator: another "
-    "file than the folder's.",
+    help="For a site: the coordinator's experiment.toml, if it is not beside site.toml. For a coordinator: a file "
+    "other than the folder's experiment.toml.",
 )
-@click.option("--name", default="first", show_default=True, help="Of a coordinator: the run that is to be started.")
-@click.option("--offline", is_flag=True, help="Of a site: do not try to reach the coordinator.")
+@click.option("--name", default="first", show_default=True, help="For a coordinator: the run to be started.")
+@click.option("--offline", is_flag=True, help="For a site: do not try to reach the coordinator.")
 @trust_option
 @click.pass_context
 def check_folder(
@@ -229,7 +229,7 @@ for command in (make_certificates, register_site, run_federation, stop_federatio
 )
 @click.option("--run", help="Which run of a site, if it took part in several.")
 @metrics_option
-@click.option("--force", is_flag=True, help="Replace a model that is in the folder already.")
+@click.option("--force", is_flag=True, help="Replace a model that is already in the folder.")
 @trust_option
 def export_model(
     source: Path,
@@ -280,7 +280,7 @@ def export_model(
     "--trust", is_flag=True, help="Run the model's torch program, which can hold any code, instead of the ONNX one."
 )
 def predict_classes(model: Path, source: Path, out: Path | None, text: str | None, trust: bool) -> None:
-    """Predict the classes of samples with an exported model, as CSV: the class and the score of every class."""
+    """Predict the classes of samples with an exported model, as CSV: the predicted class and the score of each one."""
     from fedl2g.datasets.tables import listed
     from fedl2g.deploy.predict import open_model, predict, write_csv
     from fedl2g.files import reason_of, replacing

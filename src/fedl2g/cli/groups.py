@@ -1,4 +1,4 @@
-"""Groups of commands: their order, their help by task, and what they do without a command."""
+"""Groups of commands: their order, their help by task, and their help when called without a command."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ OTHER = "Commands"
 
 
 class OrderedGroup(click.Group):
-    """A group whose help lists commands by task, in the order they were added; alone it prints its help.
+    """A group whose help lists commands by task, in the order they were added; without a command it prints its help.
 
-    Unlike click's own, the help of a command is never cut: its first sentence is wrapped instead.
+    Unlike in click, a command's summary is never cut off: its first sentence is wrapped instead.
     """
 
     def __init__(self, *args: object, **attributes: object) -> None:

@@ -21,7 +21,7 @@ name_option = click.option("--name", default="first", show_default=True, help="T
 @coordinator_argument
 @name_option
 @click.option("--experiment", type=PATH, help="The file of the experiment, if it is not the folder's experiment.toml.")
-@click.option("--detach", is_flag=True, help="Do not follow the run: end as soon as it is started.")
+@click.option("--detach", is_flag=True, help="Do not follow the run; end as soon as it has started.")
 @json_option
 @quiet_option
 def run_federation(
@@ -29,7 +29,8 @@ def run_federation(
 ) -> None:
     """Check the coordinator, start a run or continue it, follow it, and end with its result and its exit code.
 
-    Ctrl-C ends the following, not the run; the same command follows it again. Another --name starts another run.
+    Ctrl-C stops following the run, not the run itself; the same command follows it again. Another --name starts
+    another run.
     """
     _require_folder(coordinator)
     from fedl2g.cli.run import show_result
@@ -78,20 +79,20 @@ def stop_federation(coordinator: Path, name: str) -> None:
 @click.argument("site", help="The site's name in the coordinator's experiment.toml.")
 @click.option("--coordinator", type=PATH, default=COORDINATOR, show_default=True, help="The coordinator's folder.")
 def register_site(key: Path, site: str, coordinator: Path) -> None:
-    """Let a site in: bind its public key to its client number, and register it at the running SuperLink."""
+    """Admit a site: bind its public key to its client number and register the key at the running SuperLink."""
     _require_folder(coordinator)
     from fedl2g.deploy.command import flower_command
     from fedl2g.deploy.registered import bind_key
 
     bound = bind_key(key, site, coordinator)
     flower_command(coordinator).register(key, site)
-    print_line(f"registered {site}: the node with the key {key} may join, as client of this name ({bound})")
+    print_line(f"registered {site}: only the node with the key {key} may join as {site} ({bound})")
 
 
 @click.command("certificates")
 @coordinator_argument
 def make_certificates(coordinator: Path) -> None:
-    """Make the authority and the SuperLink's certificate; again: a new certificate signed by the same authority."""
+    """Make the authority and the SuperLink's certificate; later, renew the certificate by the same authority."""
     _require_folder(coordinator)
     from fedl2g.deploy.certificates import make_certificates
     from fedl2g.deploy.command import flower_command

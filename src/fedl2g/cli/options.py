@@ -82,7 +82,7 @@ plugin_option = click.option(
     help="A Python file or module to import first, for example to register a method.",
 )
 out_option = click.option(
-    "-o", "--out", type=PATH, help="The directory to write to; one below runs/, named after its settings, when absent."
+    "-o", "--out", type=PATH, help="The directory to write to; by default one below runs/, named after the settings."
 )
 methods_complete = complete_with(method_names, several=True)
 jobs_option = click.option(
@@ -110,7 +110,7 @@ metrics_option = click.option(
     "--metrics",
     default="",
     callback=_read_metrics,
-    help="Further scores of the models, computed at the end: auroc,confusion.",
+    help="Additional scores of the models, computed at the end: auroc,confusion.",
 )
 trust_option = click.option(
     "--trust", is_flag=True, help="Allow importing Python code named by the run's or site's file."

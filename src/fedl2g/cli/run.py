@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def run_experiment(
     settings: Settings, out: Path | None, metrics: tuple[str, ...], track: str, as_json: bool, quiet: bool
 ) -> None:
-    """Run one experiment; in the same directory an interrupted run is continued, one with fewer rounds extended."""
+    """Run one experiment; if its directory holds an interrupted or shorter run, that run is continued or extended."""
     experiment = settings.experiment()
     if metrics and not experiment.execution.keep_best:
         raise SettingError("--metrics: needs the models of the best round; set execution.keep_best = true")
@@ -69,7 +69,7 @@ def resume_run(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Continue an interrupted run, or extend one with more --rounds, to the numbers of an uninterrupted one."""
+    """Continue an interrupted run, or extend one with more --rounds; the numbers are those of an uninterrupted run."""
     from fedl2g.runs.runner import resume
     from fedl2g.runs.tracking import trackers
 

@@ -36,8 +36,8 @@ def watch_runs(
 ) -> None:
     """Follow runs on a page in your browser as they go; Ctrl-C ends the page, never a run.
 
-    The page is on 127.0.0.1, reads and never writes, loads nothing from outside, and opens only with the address that
-    is printed.
+    The page is served on 127.0.0.1 only, changes nothing, loads nothing from elsewhere, and opens only with the printed
+    address.
     """
     from fedl2g.deploy.site_file import store_of
 
@@ -66,7 +66,7 @@ def watch_runs(
     from fedl2g.watch.serving import PageServer
 
     server = PageServer(follower, port)
-    _step_back()
+    _lower_priority()
 
     def ready() -> None:
         if as_json:
@@ -94,8 +94,8 @@ def _write(text: str, output: Path) -> None:
         raise SettingError(f"{output}: cannot be written ({reason_of(error)}); choose another file") from error
 
 
-def _step_back() -> None:
-    """Let the runs on this machine go first: drawing a page must not slow them down."""
+def _lower_priority() -> None:
+    """Let the runs on this machine go first: the page must not slow them down."""
     with contextlib.suppress(AttributeError, OSError):  # not on Windows
         os.nice(10)
 

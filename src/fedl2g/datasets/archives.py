@@ -1,4 +1,4 @@
-"""Errors of published files, as one sentence."""
+"""Turns the errors of reading published files into one sentence."""
 
 from __future__ import annotations
 

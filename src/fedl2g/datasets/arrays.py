@@ -1,4 +1,4 @@
-"""Arrays of a user as samples: which kind they are, and whether they are as that kind must be."""
+"""A user's arrays as samples: which kind they are, and whether they are valid samples of that kind."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ KEYS = (
     "images", "inputs", "labels", "domains", "groups", "class_names", "domain_names", "group_names", "split", "kind",
     "columns", "mean", "std",
 )  # fmt: skip
-"""The arrays that are read; others in a file are left alone."""
+"""The arrays that are read; others in a file are ignored."""
 _PIXELS = ("uint8", "uint16", "float32")
 _MAX_CHANNELS = 4
 FILLED = (
     "a missing number becomes the mean of the client's own train samples, a missing category is a category of its own"
 )
-"""What stands for missing values, as messages say it."""
+"""What replaces missing values, as said in messages."""
 _log = logging.getLogger(__name__)
 
 
@@ -56,7 +56,7 @@ def content_of_arrays(
 ) -> Content:
     """Check a user's arrays and convert them to the package's form.
 
-    `wanted` is what the samples must be in a deployment: texts take its number of tokens, and columns its names.
+    `wanted` is the schema that samples must have in a deployment: texts get its number of tokens, columns its names.
     """
     if "labels" not in arrays or ("images" in arrays) == ("inputs" in arrays):
         missing = "labels" if "labels" not in arrays else "images"
@@ -96,8 +96,8 @@ def content_of_arrays(
 def kind_of_arrays(arrays: Mapping[str, NDArray[Any]], origin: str) -> Kind:
     """The kind that a file names in `kind`, else the one its inputs look like.
 
-    `images` are images. Of `inputs`, text is text, two dimensions are a table, four are images, and three are signals
-    unless they are of an integer type for pixels.
+    An array `images` holds images. An array `inputs` of strings holds texts; of two dimensions, a table; of four,
+    images; of three, signals, or images if its type is uint8 or uint16.
     """
     if "kind" in arrays:
         given = str(arrays["kind"])

@@ -61,12 +61,12 @@ def open_or_build(
     name: str, key: str, folder: Path, build: Callable[[], Content], progress: Progress | None = None
 ) -> Dataset:
     """Open the entry `key`; build it first if it is missing or damaged."""
-    if (ready := open_whole(folder / key)) is not None:
+    if (ready := open_if_intact(folder / key)) is not None:
         return ready
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f"{key}.lock"):
-            if (ready := open_whole(folder / key)) is not None:  # another process built it while this one waited
+            if (ready := open_if_intact(folder / key)) is not None:  # another process built it while this one waited
                 return ready
             content = build()
             remove_leftovers(folder, key)
@@ -86,7 +86,7 @@ def open_or_build(
     return Dataset.open(folder / key)
 
 
-def open_whole(entry: Path) -> Dataset | None:
+def open_if_intact(entry: Path) -> Dataset | None:
     """Open a cache folder; None if it is missing or damaged."""
     try:
         return Dataset.open(entry)
@@ -125,18 +125,18 @@ def _write(name: str, content: Content, building: Path, progress: Progress | Non
 
 
 def _form(content: Content) -> tuple[object, ...]:
-    """What determines the data beside the arrays themselves."""
+    """What determines the data besides the arrays themselves."""
     schema = content.schema
     form = (schema.shape, len(content.labels))
     if schema.kind == "image" and content.dtype == "uint8" and content.scaling is None:
-        return form  # so that the fingerprints of images stay as they were before other kinds
+        return form  # images keep the fingerprints that they had before there were other kinds
     return (*form, schema.kind, content.dtype, schema.columns, schema.vocabulary, content.scaling)
 
 
 def _write_inputs(
     path: Path, content: Content, update: Callable[[bytes], None], name: str, progress: Progress | None
 ) -> None:
-    # Plain writes, not a writable memory map: on a full disk, a map kills the process with a signal, a write raises.
+    # Plain writes, not a writable memory map: on a full disk, a write raises, but a map kills the process by a signal.
     done, total = 0, len(content.labels)
     dtype = np.dtype(content.dtype).newbyteorder("<")
     with open(path, "wb") as out:

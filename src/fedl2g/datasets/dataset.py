@@ -22,7 +22,7 @@ SIDES = ("train", "test", "validation")
 
 @dataclass(frozen=True)
 class Scaling:
-    """A given mean and standard deviation of each channel, by which images are scaled instead of by their range."""
+    """A given mean and standard deviation of each channel, used to scale images instead of their value range."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]

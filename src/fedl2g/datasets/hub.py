@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub, `hf:NAME[:SPLIT]`, and local folders in its formats; no code of theirs is run."""
+"""Datasets of the Hugging Face hub, `hf:NAME[:SPLIT]`, and local folders in its formats; their code is never run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def hub_identity(name: str) -> list[Any]:
-    """The cache identity of a dataset: its name, and of a local folder what is in it."""
+    """The cache identity of a dataset: its name and, for a local folder, its files."""
     place, _ = _place(name)
     return [name, file_identity(Path(place).expanduser(), everything=True) if Path(place).expanduser().is_dir() else ""]
 
@@ -80,7 +80,7 @@ def _load(place: str, name: str) -> Mapping[str, datasets.Dataset]:
                 found = datasets.load_from_disk(str(folder))
             else:
                 found = datasets.load_dataset(str(folder) if folder.is_dir() else place)
-    except Exception as error:  # the package raises errors of many kinds, of many packages
+    except Exception as error:  # the package raises many kinds of errors
         raise DataError(
             f"{name}: cannot be loaded ({reason_of(error)}); check the name and the connection, or download the "
             "dataset elsewhere and name its folder, hf:FOLDER"

@@ -29,17 +29,17 @@ MODES: dict[int, Mode] = {1: "L", 3: "RGB"}
 
 BATCH = 512
 _GREY = ("1", "L", "LA", "La")
-_DEEPEST = 65535
+_MAX_16_BITS = 65535
 
 
 def mode_of(paths: Sequence[Path]) -> Mode:
-    """What all of these images are read as, by their headers: grey (of 8 or 16 bits) if all of them are, else RGB."""
+    """The mode in which all of these images are read: grey (of 8 or 16 bits) if all headers say so, else RGB."""
     with ThreadPoolExecutor() as pool:
         return _common_mode(list(pool.map(_header, map(str, paths), [partial(Path, path) for path in paths])))
 
 
 def mode_and_size(files: Sequence[ImageFile]) -> tuple[Mode, int | None]:
-    """What all of these images are read as, and their size in pixels if they are all squares of one size."""
+    """The mode in which all of these images are read, and their size in pixels if they are squares of one size."""
     headers = [_header(name, partial(_in_memory, read)) for name, read in files]
     sizes = {header.size for header in headers}
     width, height = next(iter(sizes), (0, 1))
@@ -92,7 +92,7 @@ def decode_image(
             raise DataError(f"{name}: the image has {has} bits per channel; expected {expected} bits; convert it first")
         if mode != "I;16":
             return to_square(image.convert(mode), size, stretch=stretch)
-        return _deep(to_square(_as_fractions(image), size, stretch=stretch))
+        return _to_16_bits(to_square(_as_fractions(image), size, stretch=stretch))
 
 
 def _in_memory(read: Callable[[], bytes]) -> io.BytesIO:
@@ -121,16 +121,16 @@ def _opened(name: str, source: Callable[[], Path | io.BytesIO]) -> Iterator[Imag
 
 
 def _as_fractions(image: Image) -> Image:
-    """An image of more than 8 bits in the only form of that depth which Pillow scales."""
+    """An image of more than 8 bits as float32, the only such form that Pillow scales."""
     from PIL import Image
 
     values = np.asarray(image)
-    if values.min() < 0 or values.max() > _DEEPEST:
-        raise ValueError(f"values from {values.min()} to {values.max()}; expected 0 to {_DEEPEST}")
+    if values.min() < 0 or values.max() > _MAX_16_BITS:
+        raise ValueError(f"values from {values.min()} to {values.max()}; expected 0 to {_MAX_16_BITS}")
     return Image.fromarray(values.astype(np.float32))
 
 
-def _deep(pixels: Pixels) -> Pixels:
+def _to_16_bits(pixels: Pixels) -> Pixels:
     return np.rint(pixels).astype(np.uint16)
 
 
@@ -168,7 +168,7 @@ def resize_images(images: Pixels, size: int | None) -> Iterator[Pixels]:
         # Pillow scales 16 bits as fractions, rounded again afterwards.
         drawn = planes.astype(np.float32) if planes.dtype == np.uint16 else planes
         squares = np.concatenate([to_square(Image.fromarray(plane), size) for plane in drawn])
-        squares = _deep(squares) if planes.dtype == np.uint16 else squares
+        squares = _to_16_bits(squares) if planes.dtype == np.uint16 else squares
         yield squares.reshape(len(batch), -1, size, size)
 
 

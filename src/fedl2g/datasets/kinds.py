@@ -8,7 +8,7 @@ from fedl2g.schema import Kind
 
 TABLES = (".csv", ".parquet")
 HUB = "hf:"
-"""Before the name of a dataset of the Hugging Face hub."""
+"""The prefix of datasets of the Hugging Face hub."""
 NAMED: dict[str, Kind] = {
     "har": "signal",
     "pamap2": "signal",

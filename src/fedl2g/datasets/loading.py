@@ -100,7 +100,10 @@ def _locate(
         return name, key, build
     if name.startswith(PREFIX):
         if image_size is not None:
-            raise DataError("image_size: it is given with the arrays, fedl2g.data(images, labels, image_size=...)")
+            raise DataError(
+                "image_size: does not apply to stored arrays; give it with them: fedl2g.data(images, labels, "
+                "image_size=...)"
+            )
         return name, key_of(name), partial(not_stored, name, folder)
     if name.startswith(HUB):
         key = cache_key(short_name(name), [hub_identity(name), image_size, roles.to_json()])
@@ -126,7 +129,7 @@ def _locate(
         return path.stem, cache_key(path.stem, [file_identity(path), roles.to_json()]), partial(read_table, path, roles)
     if suffix != ".npz":
         raise DataError(
-            f"dataset: {name} is of another kind; expected an .npz, CSV or parquet file or a folder of images"
+            f"dataset: {name} is not of a known type; expected an .npz, CSV or parquet file or a folder of images"
         )
     key = cache_key(path.stem, [file_identity(path), image_size, *([inputs.to_json()] if inputs else ())])
     return path.stem, key, partial(read_npz, path, image_size, inputs)

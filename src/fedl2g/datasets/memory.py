@@ -46,7 +46,7 @@ def _digest_of_frame(frame: DataFrame) -> str:
 def name_of(dataset: Dataset) -> str:
     """The name under which `load_dataset` opens stored arrays again, in any process of this machine."""
     if dataset.folder is None:
-        raise DataError("dataset: it was not opened from the cache; make it with fedl2g.data(inputs, labels)")
+        raise DataError("dataset: was not opened from the cache; make it with fedl2g.data(inputs, labels)")
     return PREFIX + dataset.folder.name
 
 

@@ -52,8 +52,8 @@ class NamedDataset:
     group_column: str = "domain"
     kind: Kind = "image"
     inputs: Schema | None = field(default=None, repr=False)
-    """What a sample is, where it is known before loading and is no image."""
-    version: int = 1  # raised when `read` gives other pixels, so that cached ones are not used any more
+    """The form of a sample, where it is known before loading and is not an image."""
+    version: int = 1  # increased when `read` changes its result, so that cached entries are not used
 
 
 _CIFAR = "https://www.cs.toronto.edu/~kriz"

@@ -90,7 +90,7 @@ def read_flowers102(files: Mapping[str, Path], size: int) -> Content:
         labels = labels[ids - 1] - 1
     path = files["102flowers.tgz"]
     encoded: dict[str, bytes] = {}
-    # The tar's order is not the dataset's, and gzip has no random access: keep its 340 MB of JPEGs in memory meanwhile.
+    # The tar's order is not the dataset's, and gzip has no random access: keep its 340 MB of JPEGs in memory.
     with archive_errors(path), tarfile.open(path, "r:gz") as archive:
         for member in archive:
             if (file := archive.extractfile(member)) is not None:

@@ -31,7 +31,7 @@ PAMAP2_ACTIVITIES = {
 # Of each of the three units: acceleration (16 g), gyroscope and magnetometer. Orientation is marked invalid.
 _PAMAP2_COLUMNS = [3 + 17 * unit + column for unit in range(3) for column in (1, 2, 3, 7, 8, 9, 10, 11, 12)]
 _PAMAP2_WIDTH = 54
-_WINDOW, _STEP, _THINNED = 512, 256, 4  # samples at 100 Hz: 5.12 s, half of it, every fourth kept
+_WINDOW, _STEP, _KEEP_EVERY = 512, 256, 4  # samples at 100 Hz: windows of 5.12 s, half overlapping, at 25 Hz
 
 
 def read_har(files: Mapping[str, Path], size: int) -> Content:
@@ -78,9 +78,9 @@ def read_pamap2(files: Mapping[str, Path], size: int) -> Content:
                 raise ValueError(f"subject{subject}.dat has {rows.shape[1]} columns instead of {_PAMAP2_WIDTH}")
             activities, signals = rows[:, 1].astype(np.int64), _filled(rows[:, _PAMAP2_COLUMNS])
             found = 0
-            for start, end in _stretches(activities):
+            for start, end in _segments(activities):
                 for first in range(start, end - _WINDOW + 1, _STEP):
-                    inputs.append(signals[first : first + _WINDOW : _THINNED].T.astype(np.float32))
+                    inputs.append(signals[first : first + _WINDOW : _KEEP_EVERY].T.astype(np.float32))
                     labels.append(list(PAMAP2_ACTIVITIES).index(int(activities[first])))
                     found += 1
             if found:
@@ -171,8 +171,8 @@ def _filled(signals: NDArray[np.float64]) -> NDArray[np.float64]:
     return filled
 
 
-def _stretches(activities: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Where one known activity begins and ends."""
+def _segments(activities: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """The start and end of each segment of one known activity."""
     ends = [*(np.flatnonzero(np.diff(activities)) + 1).tolist(), len(activities)]
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
         if int(activities[start]) in PAMAP2_ACTIVITIES:

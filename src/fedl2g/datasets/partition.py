@@ -160,7 +160,10 @@ def _least_samples(total: int, clients: int) -> float:
 def _dirichlet(
     labels: NDArray[Any], clients: int, classes: int, beta: float, random: np.random.RandomState
 ) -> list[Indices]:
-    """Split each class by Dirichlet shares, none for clients at their even share; retry if a client gets too few."""
+    """Split each class by Dirichlet shares, with no share for clients that hold total / clients samples already.
+
+    Repeated until every client has enough samples.
+    """
     total = len(labels)
     least = _least_samples(total, clients)
     even_share = total / clients
@@ -331,4 +334,4 @@ def _parse_json(text: str, name: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: also for a number with thousands of digits
-        raise DataError(f"{name} is not valid JSON ({error})") from error
+        raise DataError(f"{name} is not valid JSON ({error}); correct it") from error

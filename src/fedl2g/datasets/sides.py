@@ -33,8 +33,8 @@ def sides_of(words: Iterable[str], origin: str) -> NDArray[np.int64]:
     for side in SIDES[:2]:
         if not (numbers == SIDES.index(side)).any():
             raise DataError(
-                f"{origin}: its split has no {side} samples; expected train and test (validation may be absent); call "
-                "some of them so, or leave the split out"
+                f"{origin}: its split has no {side} samples; expected train and test (validation may be absent); mark "
+                f"some samples as {side}, or leave the split out"
             )
     return numbers
 

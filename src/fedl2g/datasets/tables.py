@@ -37,7 +37,7 @@ class Roles:
     ignore: tuple[str, ...] = ()
     group: str | None = None
     inputs: Schema | None = None
-    """What the inputs must be, in a deployment: its columns, categories and number of tokens are used."""
+    """The schema that the inputs must have in a deployment: its columns, categories and number of tokens are used."""
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ class Roles:
         return tuple(setting for setting in ("label", "text", "ignore") if getattr(self, setting))
 
     def to_json(self) -> list[Any]:
-        """Plain values that differ where the roles do."""
+        """Plain values, for the cache identity."""
         return [self.label, self.text, self.ignore, self.group, self.inputs and self.inputs.to_json()]
 
 
@@ -60,7 +60,7 @@ def read_table(path: Path, roles: Roles) -> Content:
 
 
 def read_frame(path: Path) -> DataFrame:
-    """Read the file of a table; DataError if it is none."""
+    """Read the CSV or parquet file of a table."""
     import pandas
 
     try:
@@ -117,7 +117,7 @@ def labelled(content: Content, frame: DataFrame, roles: Roles, origin: str) -> C
 
 
 def _has_split(frame: DataFrame, roles: Roles) -> bool:
-    """Whether a column is a given split: by its name and by what is in it, unless it is used for something else."""
+    """Whether a column is a given split, by its name and content, unless it has another role."""
     others = (roles.label, roles.group, *roles.ignore, *roles.text)
     return SPLIT in frame.columns and SPLIT not in others and names_sides(frame[SPLIT].astype(str).unique())
 
@@ -162,7 +162,7 @@ def _table(frame: DataFrame, names: Sequence[str], roles: Roles, origin: str) ->
         if roles.inputs is not None
         else Schema("table", (len(names),), tuple(column_of(frame[name], origin) for name in names))
     )
-    say_missing(frame, [column.name for column in inputs.columns], origin, FILLED)
+    warn_of_missing(frame, [column.name for column in inputs.columns], origin, FILLED)
     rows = encode_rows(frame, inputs, origin)
     return Content(inputs, [rows], np.empty(0, dtype=np.int64), (), dtype="float32")
 
@@ -181,14 +181,14 @@ def column_of(values: Series[Any], origin: str) -> Column:
     found = sorted(set(values.dropna().astype(str)))
     if len(found) > MAX_CATEGORIES or (len(found) == len(values) > 20):
         raise DataError(
-            f"{origin}: the column {name!r} has {len(found)} different texts in {len(values)} rows, which is no list "
-            f"of categories; leave it out (--ignore {name}), or read it as text (--text {name})"
+            f"{origin}: the column {name!r} has {len(found)} different texts in {len(values)} rows, too many for "
+            f"categories; leave it out (--ignore {name}), or read it as text (--text {name})"
         )
     return Column(name, tuple(found))
 
 
-def say_missing(frame: DataFrame, names: Sequence[str], origin: str, filled: str) -> None:
-    """Say which of these columns have missing values, and what stands for them."""
+def warn_of_missing(frame: DataFrame, names: Sequence[str], origin: str, filled: str) -> None:
+    """Warn of these columns' missing values, and say what replaces them."""
     counts = {name: int(frame[name].isna().sum()) for name in names if name in frame}
     if found := [f"{name} {count}" for name, count in counts.items() if count]:
         _log.warning("%s: values are missing (%s); %s", origin, ", ".join(found), filled)
@@ -260,7 +260,7 @@ def differences(frame: DataFrame, inputs: Schema) -> Mapping[str, str]:
 
 
 def compare_columns(frame: DataFrame, inputs: Schema, others: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
-    """For each column of a schema, whether a table has it so, and in words what it has; `others` are known too."""
+    """For each column of a schema: whether a table fits, and in words what it holds; `others` have another role."""
     wrong = differences(frame, inputs)
     for column in inputs.columns:
         what = f"column {column.name}"

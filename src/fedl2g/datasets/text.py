@@ -1,4 +1,4 @@
-"""Texts as token ids, by hashing: no vocabulary is learnt, so none can leave a client."""
+"""Texts as token ids, by hashing: no vocabulary is learnt from the data, so none can leave a client."""
 
 from __future__ import annotations
 

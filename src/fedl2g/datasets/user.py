@@ -40,20 +40,21 @@ def call_function(name: str) -> dict[str, NDArray[Any]]:
     try:
         returned = function()
     except Exception as error:  # whatever the user's code raises, the name of the function belongs in the message
-        raise DataError(f"dataset: the function {name} failed ({type(error).__name__}: {error})") from error
+        raise DataError(f"dataset: the function {name} failed ({type(error).__name__}: {error}); correct it") from error
     if isinstance(returned, Mapping) and all(isinstance(key, str) for key in returned):
         named = dict(returned)
     elif isinstance(returned, tuple) and len(returned) in (2, 3):
         named = dict(zip(("inputs", "labels", "domains"), returned, strict=False))
     else:
         raise DataError(
-            f"dataset: the function {name} returned the wrong form; it must return (inputs, labels), (inputs, labels, "
+            f"dataset: the function {name} returned the wrong form; expected (inputs, labels), (inputs, labels, "
             "domains), or a dictionary of arrays with the names of an .npz file"
         )
     try:
         arrays = {key: np.asarray(value) for key, value in named.items() if key in KEYS}
     except ValueError as error:  # lists of unequal lengths
         raise DataError(
-            f"dataset: the return value of the function {name} cannot be converted to arrays ({error})"
+            f"dataset: the return value of the function {name} cannot be converted to arrays ({error}); "
+            "return arrays of one shape each"
         ) from error
     return arrays

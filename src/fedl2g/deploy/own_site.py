@@ -74,7 +74,7 @@ def _bound_key(folder: Folder) -> str:
             "secret; set it before the SuperNode is started"
         )
     described = folder.status(_FEDERATION) is not None
-    kept = read_sealed(folder, _FEDERATION, of=folder.way[-1]).get("noise_key") if described else None
+    kept = read_sealed(folder, _FEDERATION, of=folder.parts[-1]).get("noise_key") if described else None
     if kept is None:
         return fingerprint
     check_key(kept, folder.path)
@@ -90,7 +90,7 @@ def stored_setup(file: SiteFile, run: str, *, trust: bool = False) -> Setup:
 def stored_request(run: Folder, *, trust: bool = False) -> tuple[Experiment, tuple[str, ...], Schema]:
     """What a site learns in a run that it took part in: the experiment, the classes and the form of a sample."""
     path = run.path / _FEDERATION
-    about = read_sealed(run, _FEDERATION, of=run.way[-1])
+    about = read_sealed(run, _FEDERATION, of=run.parts[-1])
     try:
         settings: dict[str, Any] = dict(about["experiment"])
         classes = tuple(map(str, about["classes"]))

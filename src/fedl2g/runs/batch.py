@@ -39,14 +39,14 @@ def run_all(
     failed: Callable[[Path, FedL2GError], None] | None = None,
     data: Dataset | None = None,
     tick: Callable[[], None] = lambda: None,
-    promise: Callable[[], str] = lambda: STOPPING,
+    message: Callable[[], str] = lambda: STOPPING,
 ) -> Iterator[tuple[Path, RunResult]]:
     """Run experiments in their directories; finished runs are not repeated.
 
     With one job they run in this process, each with the observers that `watch` makes for it; with more, each in a
     subprocess. `failed` is called for a run that fails, and the batch continues; without it the error is raised.
     `data` is their common dataset if it is already loaded; subprocesses load it themselves. While subprocesses run,
-    `tick` is called every second; `promise` is printed when Ctrl-C asks them to stop.
+    `tick` is called every second; `message` is printed when Ctrl-C asks them to stop.
     """
 
     def attempt(path: Path, get: Callable[[], RunResult]) -> Iterator[tuple[Path, RunResult]]:
@@ -66,7 +66,7 @@ def run_all(
         for path, experiment in experiments.items():
             yield from attempt(path, partial(run, experiment, path, watch(path) if watch else (), data=data))
         return
-    with orderly_end(promise, lambda: None), ThreadPoolExecutor(jobs) as pool:
+    with orderly_end(message, lambda: None), ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(_run_in_subprocess, path, experiment): path for path, experiment in experiments.items()}
         try:
             while waiting:

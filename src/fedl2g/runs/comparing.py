@@ -52,13 +52,13 @@ def run_comparison(
         note_failure(comparison.directory, path.name, str(error))
         batch.ended(path, "failed")
 
-    def promise() -> str:
+    def message() -> str:
         left = batch.round_seconds()
         return f"{STOPPING}, in about {duration(left)}" if left >= 1 else STOPPING
 
     try:
         for path, result in run_all(
-            comparison.experiments, jobs=jobs, watch=watch, failed=failed, data=data, tick=batch.tick, promise=promise
+            comparison.experiments, jobs=jobs, watch=watch, failed=failed, data=data, tick=batch.tick, message=message
         ):
             comparison.add(path, result)
             note_failure(comparison.directory, path.name, None)

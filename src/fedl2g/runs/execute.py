@@ -65,7 +65,7 @@ def execute(
     status: Status = "finished"
     reason = "no client could be evaluated"
     try:
-        with orderly_end(interrupt.promise, interrupt.press) if interruptible else nullcontext():
+        with orderly_end(interrupt.message, interrupt.press) if interruptible else nullcontext():
             _run_with_restarts(federation, directory)
         stopped = federation.stop_reason if federation.round < experiment.rounds else None
         if stopped == StopOnInterrupt.REASON:

@@ -91,7 +91,7 @@ class StopOnInterrupt(Observer):
         self._pressed = False
         self._round: tuple[float, float | None] = (0.0, None)  # when it began, and how long the one before took
 
-    def promise(self) -> str:
+    def message(self) -> str:
         """When the run will end after Ctrl-C."""
         began, took = self._round
         left = 0.0 if took is None else took - (time.monotonic() - began)

@@ -209,7 +209,7 @@ def stored_model(folder: Folder, which: Literal["best", "last"]) -> StoredModel:
             raise RunError(f"{folder.path}: no model found; the client has not finished a round")
         round, name = list(files.items())[-1]
     tensors, about = _read(folder, name)
-    *_, run, client = folder.way
+    *_, run, client = folder.parts
     if (about.get("run"), f"client-{about.get('client', ''):>06}") != (run, client):
         raise RunError(f"{folder.path / name}: belongs to another run or client; restore it from a copy")
     return StoredModel(about["run"], round, _part(tensors, _STATE), _part(tensors, _RECEIVED))
@@ -219,7 +219,7 @@ def _best_round(folder: Folder) -> int | None:
     """The round that the coordinator has named the best; None before it has named one."""
     if folder.status(_BEST) is None:
         return None
-    named = read_sealed(folder, _BEST, of=folder.way[-2], remedy="the coordinator's next request writes it again")
+    named = read_sealed(folder, _BEST, of=folder.parts[-2], remedy="the coordinator's next request writes it again")
     round = named.get("round")
     if type(round) is not int or round < 0:
         raise RunError(f"{folder.path / _BEST}: names no round; the coordinator's next request writes it again")
@@ -234,7 +234,7 @@ def _round_files(folder: Folder, kind: str = "round") -> dict[int, str]:
 def _read(folder: Folder, name: str) -> tuple[State, dict[str, str]]:
     path = folder.path / name
     try:
-        with folder.held(name, LARGEST_STATE) as held, safetensors.safe_open(held, framework="pt") as file:
+        with folder.checked_path(name, LARGEST_STATE) as path, safetensors.safe_open(path, framework="pt") as file:
             about: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             sound = about.pop(_DIGEST, None) == _digest(tensors, about)

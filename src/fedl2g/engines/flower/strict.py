@@ -50,9 +50,9 @@ def keys(found: Mapping[str, object], what: str, required: Collection[str], opti
     """Check that a record has exactly the required keys, and no others than the optional ones."""
     known = (*required, *optional)
     if unknown := [name for name in found if name not in known]:
-        raise PayloadError(f"{what}: unknown entry {shown(unknown[0])!r}; expected {', '.join(known)}")
+        raise PayloadError(f"{what}: entry {shown(unknown[0])!r} is unknown; expected {', '.join(known)}")
     if missing := [name for name in required if name not in found]:
-        raise PayloadError(f"{what}: it lacks {missing[0]!r}; expected {', '.join(known)}")
+        raise PayloadError(f"{what}: entry {missing[0]!r} is missing; expected {', '.join(known)}")
 
 
 def whole(value: object, name: str, low: int = 0, high: int = COUNT_LIMIT) -> int:
