@@ -253,7 +253,7 @@ def test_an_error_of_the_server_app_is_the_operators_error(ready: Path, monkeypa
 
 
 def test_a_server_app_that_is_killed_is_noticed(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RunError, match="the process of the run ended without a word"):
+    with pytest.raises(RunError, match="the process of the run ended without a message"):
         follow(ready, None, monkeypatch)
 
 

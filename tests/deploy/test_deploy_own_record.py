@@ -1,4 +1,4 @@
-"""A site's own record of a run, and its twin that trains alone: right, readable, and nothing of it leaves."""
+"""A site's own record of a run and its local baseline: right, readable, and nothing of it leaves the site."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def plain(records: RecordDict) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def twin_at_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The twin is trained in this process, to the end, as soon as it is wanted."""
+    """The local baseline is trained in this process, to the end, as soon as it is wanted."""
     started: list[str] = []
 
     class Ended:
@@ -96,7 +96,7 @@ def twin_at_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Ended()
 
     current: list[SiteFile] = []
-    keep = baseline.keep_baseline
+    keep = baseline.start_baseline
 
     def keep_for(file: SiteFile, run: str) -> None:
         current.append(file)
@@ -104,7 +104,7 @@ def twin_at_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(baseline, "start_child", start)
     monkeypatch.setattr(baseline, "_twins", {})
-    monkeypatch.setattr("fedl2g.deploy.answering.keep_baseline", keep_for)
+    monkeypatch.setattr("fedl2g.deploy.answering.start_baseline", keep_for)
     return started
 
 
@@ -175,11 +175,11 @@ def test_the_twin_is_local_training_on_the_sites_own_data(
 def test_a_twin_that_is_done_after_the_run_says_what_the_federation_brought(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedl2g.deploy.answering.keep_baseline", lambda file, run: None)
+    monkeypatch.setattr("fedl2g.deploy.answering.start_baseline", lambda file, run: None)
     file = site(folder, tmp_path / "store", local_baseline=True)
     take_part(file, folder)
     log = tmp_path / "store" / "run1" / "own" / "log.txt"
-    assert "the twin that trains alone is not done yet" in log.read_text()
+    assert "the local baseline is not finished" in log.read_text()
     baseline.train_alone(file, "run1")
     own, alone = (RunDirectory.open(tmp_path / "store" / "run1" / name).result() for name in ("own", "alone"))
     assert own is not None

@@ -136,7 +136,7 @@ def test_a_site_stores_no_more_runs_than_it_allows(folder: Path) -> None:
 
 
 def test_unknown_kinds_of_messages_and_code_of_the_coordinator_are_refused(folder: Path) -> None:
-    assert "unknown kind 'evaluate.shell'" in refusal(answer(site(folder), "evaluate.shell", request(folder)))
+    assert "the kind 'evaluate.shell' is unknown" in refusal(answer(site(folder), "evaluate.shell", request(folder)))
     said = refusal(answer(site(folder), "train", request(folder, models="os:system")))
     assert "names code to import (os:system)" in said
     shutil.rmtree(folder / "sites" / "north" / "store")
@@ -150,7 +150,7 @@ def test_an_error_of_the_site_tells_the_coordinator_only_its_kind(
 
     monkeypatch.setattr("fedl2g.deploy.answering.make_node", fail)
     said = refusal(answer(site(folder), "train", request(folder)))
-    assert said == "the site's code failed (KeyError); its log says where"
+    assert said == "site: its code failed (KeyError); see the site's log"
     assert "patient 17" in caplog.text
 
 

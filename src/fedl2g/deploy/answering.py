@@ -6,8 +6,8 @@ import logging
 
 from flwr.app import RecordDict
 
-from fedl2g.deploy.baseline import keep_baseline
-from fedl2g.deploy.own_record import note
+from fedl2g.deploy.baseline import start_baseline
+from fedl2g.deploy.own_record import record_answer
 from fedl2g.deploy.own_site import make_node
 from fedl2g.deploy.site_file import SiteFile
 from fedl2g.engines.flower import messages
@@ -28,7 +28,7 @@ def answer(file: SiteFile, kind: str, records: RecordDict) -> RecordDict:
     except Exception as error:
         # The traceback stays here: it may show the site's code and data.
         _log.exception("a request failed")
-        return pack_refusal(FedL2GError(f"the site's code failed ({type(error).__name__}); its log says where"))
+        return pack_refusal(FedL2GError(f"site: its code failed ({type(error).__name__}); see the site's log"))
 
 
 def _serve(file: SiteFile, kind: str, records: RecordDict) -> RecordDict:
@@ -37,18 +37,16 @@ def _serve(file: SiteFile, kind: str, records: RecordDict) -> RecordDict:
     node = make_node(file, request)
     match kind:
         case "train":
-            keep_baseline(file, request.run)
+            start_baseline(file, request.run)
             reply = node.train(request)
-            note(file, request, node.setup, reply)
+            record_answer(file, request, node.setup, reply)
             return messages.pack_reply(request.run, request.round, reply)
         case "evaluate":
             evaluation = node.evaluate(request)
-            note(file, request, node.setup, evaluation)
+            record_answer(file, request, node.setup, evaluation)
             return messages.pack_evaluation(request.run, request.round, evaluation)
         case "evaluate.keep":
             kept = node.keep_best(request)
-            note(file, request, node.setup, None)
+            record_answer(file, request, node.setup, None)
             return messages.pack_kept(request.run, request.round, kept)
-    raise PayloadError(
-        f"the message: it is of the unknown kind {shown(kind)!r}; expected train, evaluate or evaluate.keep"
-    )
+    raise PayloadError(f"message: the kind {shown(kind)!r} is unknown; expected train, evaluate or evaluate.keep")

@@ -1,8 +1,8 @@
-"""The twin of a site's network that trains on the site's own data alone, to say what the federation brings.
+"""A site's local baseline: the same network trained on the site's data alone, to show what the federation brings.
 
-A process of its own at the lowest priority: it takes the settings of the run, the site's own network and data, and
-the method `local`. Its records and its models stay in the site's store; it has no connection to anybody. It ends with
-the process that started it, and goes on after its last round when it is started again.
+It runs in a separate process at the lowest priority, with the settings of the run, the site's own network and data, and
+the method `local`. Its records and models stay in the site's store; it has no connection to anybody. It ends with
+the process that started it, and continues after its last round when it is started again.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from fedl2g.deploy.children import Child, end_with_parent, start_child
 from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.runs.layout import RESULT, is_run
 
-_STARTS = 3  # of one run's twin by one process: a twin that always fails is given up
-# What concerns others, or what is sent to them.
-_OTHERS = ("method", "participation", "aggregation", "availability", "attack", "noise", "privacy", "sampler")
-_twins: dict[str, list[Child]] = {}
+_STARTS = 3  # of one run's baseline by one process: a baseline that always fails is given up
+_OF_THE_FEDERATION = (  # settings that concern other clients, or what is sent to them
+    "method", "participation", "aggregation", "availability", "attack", "noise", "privacy", "sampler")
+_baselines: dict[str, list[Child]] = {}
 
 
-def keep_baseline(file: SiteFile, run: str) -> None:
-    """Start the twin of a run, if the site wants one and it is not running, nor done."""
+def start_baseline(file: SiteFile, run: str) -> None:
+    """Start the baseline of a run if the site wants one and it is neither running nor finished."""
     if not file.local_baseline or (file.path(file.store) / run / "alone" / RESULT).is_file():
         return
-    started = _twins.setdefault(run, [])
+    started = _baselines.setdefault(run, [])
     if len(started) >= _STARTS or (started and started[-1].exit_code is None):
         return
     started.append(start_child("fedl2g.deploy.baseline", str(file.folder / file.file), run, env={}))
 
 
 def train_alone(file: SiteFile, run: str, rounds: int | None = None) -> Path:
-    """Train the twin to the last round (or so many), after the rounds that are done; returns its run directory."""
-    from fedl2g.deploy.own_record import ALONE, OWN, create_record, say_gain
+    """Train the remaining rounds of the baseline (at most `rounds` in all); returns its run directory."""
+    from fedl2g.deploy.own_record import ALONE, OWN, create_record, log_gain
     from fedl2g.deploy.own_site import load_data, own_site, stored_request
     from fedl2g.engines.flower.messages import Request
     from fedl2g.engines.flower.node import Node
@@ -73,20 +73,20 @@ def train_alone(file: SiteFile, run: str, rounds: int | None = None) -> Path:
         history = directory.history()
         if history[-1].round == experiment.rounds and directory.result() is None:
             directory.finish(summarize(history, method="local", seed=experiment.seed, status="finished", run=str(path)))
-            say_gain(RunDirectory(folder / OWN, trusted=True), directory)
+            log_gain(RunDirectory(folder / OWN, trusted=True), directory)
     return path
 
 
 def alone(experiment: Any) -> Any:
-    """The same experiment for a client that trains alone: its own settings, data and seed, nothing of the others."""
+    """The same experiment for a client that trains alone: without the settings that concern the other clients."""
     from fedl2g.experiment import Experiment
 
-    settings = experiment.model_dump(exclude=set(_OTHERS))
+    settings = experiment.model_dump(exclude=set(_OF_THE_FEDERATION))
     return Experiment(**settings, method={"name": "local"})
 
 
 def main() -> None:
-    """Train the twin of the site whose file is the first argument, in the run that is the second."""
+    """Train the baseline of the site whose file is the first argument, for the run that is the second."""
     end_with_parent(orderly=False)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.nice(19)
@@ -99,7 +99,7 @@ def main() -> None:
     try:
         train_alone(read_site(Path(sys.argv[1]), trust=True), sys.argv[2])
     except FedL2GError as error:
-        logging.getLogger(__name__).warning("the twin that trains alone stopped: %s", error)
+        logging.getLogger(__name__).warning("the local baseline stopped: %s", error)
         raise SystemExit(1) from error
 
 

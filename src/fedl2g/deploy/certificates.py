@@ -36,7 +36,7 @@ class Certificates:
 
     @property
     def authority_key(self) -> Path:
-        """What signs: whoever has it can pose as the coordinator."""
+        """The authority's private key: whoever has it can pose as the coordinator."""
         return self.folder / "ca.key"
 
     @property
@@ -129,7 +129,7 @@ def check_server(made: Certificates, address: str) -> str:
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     known = [str(name) for kind in (x509.DNSName, x509.IPAddress) for name in names.get_values_for_type(kind)]
     if (host := address.rpartition(":")[0]) not in known:
-        raise SettingError(f"{made.server}: is for {', '.join(known)}, and the sites use {host}; {remedy}")
+        raise SettingError(f"{made.server}: is for {', '.join(known)}; expected {host}, which the sites use; {remedy}")
     return until
 
 
@@ -173,7 +173,7 @@ def _builder(
 ) -> x509.CertificateBuilder:
     from cryptography import x509
 
-    # From yesterday: the clocks of sites differ a little.
+    # Valid from yesterday on: the clocks of sites differ a little.
     start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     end, number = start + datetime.timedelta(days=days), x509.random_serial_number()
     return x509.CertificateBuilder(issuer, subject, key.public_key(), number, start, end)

@@ -1,4 +1,4 @@
-"""`fedl2g deploy check`: checks by trial whether a site can take part."""
+"""`fedl2g deploy check SITE`: tries everything that a site needs to take part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedl2g.deploy.certificates import check_validity, read_certificate
 from fedl2g.deploy.coordinator import Coordinator, read_coordinator
-from fedl2g.deploy.fleet import Answering, check_clock, check_registration, reach
+from fedl2g.deploy.fleet import ReachedSuperLink, check_clock, check_registration, reach
 from fedl2g.deploy.package import check_package
 from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.deploy.verdict import Verdict, attempt
@@ -97,7 +97,7 @@ def _columns(file: SiteFile, inputs: Schema) -> Iterator[Verdict]:
     try:
         frame = read_frame(path)
     except FedL2GError:
-        return  # which the line on the data says
+        return  # reported by the check of the data
     for what, good, detail in compare_columns(frame, inputs, (file.label or "",)):
         yield Verdict(what, good, detail)
 
@@ -177,7 +177,7 @@ def _certificate(file: SiteFile) -> str:
 
 def _coordinator(file: SiteFile, coordinator: Coordinator) -> Iterator[Verdict]:
     """What can be asked only while the coordinator's SuperLink runs."""
-    found: list[Answering] = []
+    found: list[ReachedSuperLink] = []
 
     def server() -> str:
         address, authority, _ = file.link

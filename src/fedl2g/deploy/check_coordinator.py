@@ -1,4 +1,4 @@
-"""`fedl2g deploy check COORDINATOR`: whether a run can be started in a coordinator's folder, or goes on there."""
+"""`fedl2g deploy check COORDINATOR`: whether a run can be started or continued in a coordinator's folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedl2g.runs.directory import RunDirectory
 from fedl2g.runs.layout import is_run
 
 FIRST = "first"
-"""The name of a run that is given none."""
+"""The default name of a run."""
 EXPERIMENT = "experiment.toml"
 _TIMEOUT = 5.0  # seconds
 _LEAST_DISK = 256 * 2**20  # bytes
@@ -102,7 +102,7 @@ def _superlink(folder: Path, coordinator: Coordinator, *, start: bool) -> str:
     address = local_address(_address(coordinator))
     how = f"sh {quoted(folder / 'start-superlink.sh')}"
     try:
-        version = answers(address, folder / "certificates" / "ca.crt")
+        version = tls_version(address, folder / "certificates" / "ca.crt")
     except ssl.SSLError as error:
         raise SettingError(
             f"{address}: another program answers there, or a SuperLink that was started with other certificates "
@@ -118,8 +118,8 @@ def _superlink(folder: Path, coordinator: Coordinator, *, start: bool) -> str:
     return f"it answers at {address}, {version}"
 
 
-def answers(address: str, authority: Path) -> str:
-    """Connect by TLS to an address on this machine, whose certificate this authority signed; returns TLS's version."""
+def tls_version(address: str, authority: Path) -> str:
+    """Connect to an address on this machine whose certificate this authority signed; returns the version of TLS."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=str(authority))
     with (
@@ -130,14 +130,14 @@ def answers(address: str, authority: Path) -> str:
 
 
 def run_folder(folder: Path, name: str) -> Path:
-    """The directory of a run by its name; SettingError for a name that is none."""
+    """The directory of a run by its name; SettingError if the name cannot be a folder's."""
     if not name.replace("-", "").replace("_", "").isalnum():
         raise SettingError(f"--name: {name!r} cannot be a folder name; use letters, digits, - and _")
     return folder / RUNS / name
 
 
 def _run(path: Path, coordinator: Coordinator) -> str:
-    """Whether the run's directory is new, or one that goes on."""
+    """Whether the run's directory is new or can be continued."""
     if not path.exists():
         return f"{path} is new"
     if not is_run(path):

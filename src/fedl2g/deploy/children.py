@@ -1,4 +1,4 @@
-"""The processes of a site, which end when the process that started them does, however it ends."""
+"""The child processes of a site, which end with the process that started them, however that ends."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Child:
 
 
 def end_with_parent(*, orderly: bool) -> None:
-    """In a child: end when standard input closes; `orderly` by SIGTERM, which is given ten seconds, else at once."""
+    """In a child: end when standard input closes; if `orderly`, by SIGTERM with ten seconds to finish, else at once."""
 
     def watch() -> None:
         with suppress(OSError):

@@ -1,6 +1,6 @@
-"""The ClientApp that the coordinator's app names: refuses everything, because a site does not run apps from the wire.
+"""The ClientApp of the coordinator's app: it refuses everything, because a site does not run code that it receives.
 
-A site started with `fedl2g deploy site` never loads it. A SuperNode that was started in another way does, and says so.
+A site started with `fedl2g deploy site` never loads it; a SuperNode started in another way does, and is told so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Flower's command line `flwr`, used with the coordinator's own connection, from wherever its folder lies."""
+"""Flower's command line `flwr`, run with the connection of a coordinator's folder, wherever that folder is."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fedl2g.errors import RunError, SettingError
 from fedl2g.files import reason_of, write_text
 
 HOME = "flwr"
-"""Flower's folder below the coordinator's: what is in it is written anew by each command, for where the folder lies."""
+"""Flower's folder in the coordinator's; each command rewrites it, since the coordinator's folder may have moved."""
 CONNECTION = "federation"
 _SECONDS = 120.0
 
 
 class FlowerCommand:
-    """Asks the SuperLink of a coordinator's folder, on this machine; every failure is one sentence."""
+    """Sends commands to the SuperLink of a coordinator's folder, on this machine; every failure is one sentence."""
 
     def __init__(self, folder: Path, address: str) -> None:
         require_flower()
@@ -118,6 +118,6 @@ def _answer_in(text: str) -> dict[str, Any]:
 
 
 def _reason_in(answer: dict[str, Any], text: str) -> str:
-    """What Flower says, in one line."""
+    """Flower's message, in one line."""
     said = str(answer.get("error-message") or answer.get("error_message") or text)
-    return " ".join(said.split())[-500:] or "the command failed without a word"
+    return " ".join(said.split())[-500:] or "the command failed without a message"

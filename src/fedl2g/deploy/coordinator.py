@@ -120,7 +120,7 @@ def read_coordinator(path: Path) -> Coordinator:
             )
     # A site stores its last two rounds only: the server must not resume from an older one.
     execution = {**settings.pop("execution", {}), "engine": "flower", "checkpoint_every": 1}
-    server = GROUPS[GROUP_OF_KIND[table.inputs.kind]][0]  # of its network, if the method has one
+    server = GROUPS[GROUP_OF_KIND[table.inputs.kind]][0]  # the server's network, if the method has one
     given = {"models": server, **settings, "dataset": SITES, "partition": "iid", "clients": len(table.sites)}
     experiment = Experiment(**given, execution=execution)
     if experiment.layout == "auto":
@@ -139,4 +139,4 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise SettingError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path}: is not valid TOML ({error})") from error
+        raise SettingError(f"{path}: is not valid TOML ({error}); correct it") from error

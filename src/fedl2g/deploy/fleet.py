@@ -1,6 +1,6 @@
-"""What a site asks the SuperLink before it joins: whether its key is registered, and what time it is there.
+"""What a site asks the SuperLink before it joins: whether its key is registered, and whether their clocks agree.
 
-This is the only module that uses Flower's Fleet API, at which SuperNodes join.
+This is the only module that uses Flower's Fleet API, through which SuperNodes join.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from typing import Any
 from fedl2g.errors import FedL2GError, SettingError
 
 _TIMEOUT = 5.0  # seconds
-_NO_INTERVAL = (
-    0.0  # of heartbeats: refused by the SuperLink after it has looked the key up, so that nothing is activated
-)
-_NEAR = 3.0  # seconds: what cannot be told apart
+# An invalid interval of heartbeats: the SuperLink looks up the key, then refuses the request, so nothing is activated.
+_NO_INTERVAL = 0.0
+_NEAR = 3.0  # seconds: the accuracy of the comparison
 _AHEAD, _BEHIND = 4.0, 300.0  # seconds: beyond them a SuperLink refuses a site's signed time
 
-_EXPIRED, _NOT_YET = 10, 9  # OpenSSL's codes of why a certificate is not accepted
+_EXPIRED, _NOT_YET = 10, 9  # OpenSSL's codes for why a certificate is not accepted
 _OTHER_NAME = (62, 64)
 
 
-class Answering:
+class ReachedSuperLink:
     """A SuperLink that answered by TLS."""
 
     def __init__(self, version: str, ahead: float | None) -> None:
@@ -34,7 +33,7 @@ class Answering:
         self.ahead = ahead  # seconds by which this machine's clock is ahead of the SuperLink's; None: it does not say
 
 
-def reach(address: str, authority: Path) -> Answering:
+def reach(address: str, authority: Path) -> ReachedSuperLink:
     """Connect to the SuperLink as a site does; SettingError says what is wrong, in words."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=str(authority))
@@ -51,14 +50,14 @@ def reach(address: str, authority: Path) -> Answering:
         raise SettingError(_certificate_problem(address, authority, error)) from error
     except (ssl.SSLError, http.client.HTTPException) as error:
         raise SettingError(
-            f"{address}: something answers there, but not by TLS as a SuperLink does; check the address and the port"
+            f"{address}: something answers there, but it is not a SuperLink with TLS; check the address and the port"
         ) from error
     except socket.gaierror as error:
         raise SettingError(f"{address}: no machine of this name is known; check the address in site.toml") from error
     except TimeoutError as error:
         raise SettingError(
-            f"{address}: does not answer within {_TIMEOUT:.0f} s; check the address, and whether a firewall lets "
-            "outgoing connections to it pass"
+            f"{address}: does not answer within {_TIMEOUT:.0f} s; check the address, and whether a firewall blocks "
+            "outgoing connections to it"
         ) from error
     except OSError as error:
         raise SettingError(
@@ -67,7 +66,7 @@ def reach(address: str, authority: Path) -> Answering:
         ) from error
     finally:
         connection.close()
-    return Answering(version, _ahead(date, asked))
+    return ReachedSuperLink(version, _ahead(date, asked))
 
 
 def _certificate_problem(address: str, authority: Path, error: ssl.SSLCertVerificationError) -> str:
@@ -84,22 +83,22 @@ def _certificate_problem(address: str, authority: Path, error: ssl.SSLCertVerifi
             "as it is in its certificate"
         )
     return (
-        f"{address}: this {authority.name} is not the coordinator's: it did not sign the certificate there; get ca.crt "
-        "from the coordinator again"
+        f"{address}: its certificate was not signed by this {authority.name}, which is not the coordinator's; get "
+        "ca.crt from the coordinator again"
     )
 
 
 def _ahead(date: str | None, asked: float) -> float | None:
-    """At least how far ahead: the answer came after the question, and its date is cut to seconds."""
+    """A lower bound on the seconds ahead: the answer came after the question, and its date is in whole seconds."""
     try:
         return None if date is None else asked - 1.0 - parsedate_to_datetime(date).timestamp()
     except ValueError:
         return None
 
 
-def check_clock(answering: Answering) -> str:
-    """A sentence about this machine's clock; SettingError if the SuperLink would refuse what it signs."""
-    if (ahead := answering.ahead) is None:
+def check_clock(superlink: ReachedSuperLink) -> str:
+    """A sentence about this machine's clock; SettingError if the SuperLink would refuse this site because of it."""
+    if (ahead := superlink.ahead) is None:
         return "the coordinator does not say what time it is there"
     if abs(ahead) < _NEAR:
         return "it agrees with the coordinator's"
@@ -158,12 +157,12 @@ def check_registration(address: str, authority: Path, private_key: Path) -> str:
                 return "this site's key is registered at the coordinator"
             if error.response.status_code == 401:
                 raise SettingError(
-                    "the coordinator does not accept what this key signs; check this machine's clock"
+                    "the coordinator does not accept this key's signature; check this machine's clock"
                 ) from error
             raise SettingError(
                 f"the coordinator does not know this key; send it {private_key.name}.pub, to be registered there with "
                 "`sh register.sh KEY SITE`"
             ) from error
         except httpx.HTTPError as error:
-            raise SettingError(f"{address}: cannot be asked about the key ({error})") from error
+            raise SettingError(f"{address}: cannot be asked about the key ({error}); try again") from error
     return "this site's key is accepted by the coordinator"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from fedl2g.deploy.check_coordinator import EXPERIMENT, answers
+from fedl2g.deploy.check_coordinator import EXPERIMENT, tls_version
 from fedl2g.deploy.command import local_address
 from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.deploy.site_file import SITE_FILE, SiteFile, read_site
@@ -31,16 +31,16 @@ def health(path: Path) -> str:
 def _coordinator(folder: Path) -> str:
     address = read_coordinator(folder / EXPERIMENT).federation.address
     if address is None:
-        raise SettingError(f"{folder / EXPERIMENT}: federation.address: missing")
+        raise SettingError(f"{folder / EXPERIMENT}: federation.address: missing; expected the SuperLink's address")
     address = local_address(address)
     try:
-        return f"the SuperLink answers at {address}, {answers(address, folder / 'certificates' / 'ca.crt')}"
+        return f"the SuperLink answers at {address}, {tls_version(address, folder / 'certificates' / 'ca.crt')}"
     except OSError as error:
         raise RunError(f"{address}: the SuperLink does not answer ({reason_of(error)})") from error
 
 
 def _site(file: SiteFile) -> str:
-    """A site's main loop writes its pulse every few seconds, also while its process trains."""
+    """A site's main loop touches its pulse file every few seconds, also while its process trains."""
     try:
         silent = time.time() - pulse_file(file).stat().st_mtime
     except OSError as error:

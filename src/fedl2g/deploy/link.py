@@ -1,4 +1,4 @@
-"""The server's link to its SuperLink: Flower tries a call again without end, here each one has a limit."""
+"""The server's connection to its SuperLink: Flower retries a call for ever, here each call has a time limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedl2g.errors import RunError
 
 @dataclass(frozen=True)
 class LimitedGrid:
-    """A grid whose calls raise RunError if the SuperLink does not answer for so many seconds."""
+    """A grid whose calls raise RunError if the SuperLink does not answer for this many seconds."""
 
     grid: MessageGrid
     seconds: float
@@ -38,7 +38,7 @@ class LimitedGrid:
 
     @contextmanager
     def _limit(self) -> Iterator[None]:
-        """End what runs inside the block by an alarm; only the main thread, in which Flower runs an app, gets one."""
+        """Interrupt the block by an alarm, which only the main thread can get; Flower runs an app in it."""
 
         def lost(number: int, frame: FrameType | None) -> NoReturn:
             raise _lost(f"no answer for {self.seconds:.0f} s")

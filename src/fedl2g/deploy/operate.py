@@ -1,4 +1,4 @@
-"""`fedl2g deploy run`: starts a run at the coordinator's SuperLink, follows it, and ends as it ends."""
+"""`fedl2g deploy run`: starts a run at the coordinator's SuperLink, follows it, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedl2g.runs.progress import RoundDisplay
 
 LOG = "log.txt"
 _POLL_SECONDS = 0.5
-_ASK_SECONDS = 60.0  # between two questions to Flower whether a silent run still lives
+_ASK_SECONDS = 60.0  # between two questions to Flower whether a silent run is still alive
 _PROBLEMS = (" WARNING ", " ERROR ")
 
 
@@ -144,8 +144,8 @@ def _watch(
             asked = time.monotonic()
             if not directory.running and _is_over(command, started) and not started.outcome.exists():
                 raise RunError(
-                    f"{started.path}: the process of the run ended without a word (killed, or out of memory); the last "
-                    f"checkpoint is intact; look at the SuperLink's log, then {how_to_continue(started.path)}"
+                    f"{started.path}: the process of the run ended without a message (killed, or out of memory); the "
+                    f"last checkpoint is intact; look at the SuperLink's log, then {how_to_continue(started.path)}"
                 )
         time.sleep(_POLL_SECONDS)
 
@@ -160,7 +160,7 @@ def _state_file(folder: Path, name: str) -> Path:
 
 
 class _Tail:
-    """The new problems in a log: what is not a problem, the display shows."""
+    """Prints the new problems in a log; the display shows everything else."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""How the server's part of a run ended: written where the app runs, read by the operator's `fedl2g deploy run`."""
+"""How the server's part of a run ended: written by the app, read by the operator's `fedl2g deploy run`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedl2g.files import write_text
 
 @contextmanager
 def reported(path: Path | None) -> Iterator[None]:
-    """Write how the block ended to a file, if one is wanted; the error goes on."""
+    """Write how the block ended to a file, if one is wanted; errors are raised again."""
     kind, message = "", ""
     try:
         yield
@@ -23,7 +23,7 @@ def reported(path: Path | None) -> Iterator[None]:
         raise
     except BaseException as error:
         kind = "FedL2GError"
-        message = f"server app: it failed ({type(error).__name__}: {error}); the SuperLink's log says where"
+        message = f"server app: failed ({type(error).__name__}: {error}); see the SuperLink's log"
         raise
     finally:
         if path is not None:
@@ -31,7 +31,7 @@ def reported(path: Path | None) -> Iterator[None]:
 
 
 def read_outcome(path: Path) -> FedL2GError | None:
-    """The error with which a run ended, None if with its result; FileNotFoundError as long as it has not ended."""
+    """The error with which a run ended, None if it ended with a result; FileNotFoundError while it has not ended."""
     found = json.loads(path.read_text(encoding="utf-8"))
     if not found["message"]:
         return None

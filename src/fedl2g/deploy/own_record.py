@@ -1,7 +1,7 @@
 """A site's own record of a run: its loss and accuracy round by round, in a run directory in its store.
 
 It is written for the site alone, beside its models: `fedl2g watch site.toml` and `fedl2g show` read it. Nothing of it
-is part of any answer to the coordinator. A record that cannot be written is a warning in the site's log, and no more.
+is sent to the coordinator. If it cannot be written, the site's log says so and the site goes on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedl2g.runs.result import summarize
 from fedl2g.setup import Setup
 
 OWN, ALONE = "own", "alone"
-"""The folders of the record, and of that of the twin that trains alone."""
+"""The folders of the site's record and of its local baseline."""
 _LOG = "log.txt"
 _log = logging.getLogger(__name__)
 
@@ -96,19 +96,19 @@ class OwnRecord:
         self.directory.finish(result)
         self._say(f"the run is over: best accuracy {own.accuracy.pooled:.2%} in round {own.round}")
         if self.file.local_baseline and self.alone.result() is None:
-            self._say("the twin that trains alone is not done yet; what the federation brought is said here when it is")
+            self._say("the local baseline is not finished; what the federation brought is logged here when it is")
         elif self.file.local_baseline:
-            say_gain(self.directory, self.alone)
+            log_gain(self.directory, self.alone)
 
     def _beside(self, round: int, record: RoundRecord) -> str:
-        """What the twin that trains alone has reached in the same round."""
+        """What the local baseline reached in the same round."""
         if not self.file.local_baseline:
             return ""
-        twin = {r.round: r for r in self.alone.history()}.get(round)
-        if twin is None or twin.accuracy is None or record.accuracy is None:
+        baseline = {r.round: r for r in self.alone.history()}.get(round)
+        if baseline is None or baseline.accuracy is None or record.accuracy is None:
             return "; alone: this round is not computed yet"
-        gain = record.accuracy.pooled - twin.accuracy.pooled
-        return f"; alone {twin.accuracy.pooled:.2%}: federation {points(gain)}"
+        gain = record.accuracy.pooled - baseline.accuracy.pooled
+        return f"; alone {baseline.accuracy.pooled:.2%}: federation {points(gain)}"
 
     def _say(self, text: str) -> None:
         _say(self.directory, text)
@@ -122,7 +122,7 @@ class _TakingPart:
         self._lock = ExitStack()
 
     def begin(self, directory: RunDirectory) -> None:
-        """This run goes on, and so no other."""
+        """Lock the record of this run, and of no other."""
         if self._path != directory.path:
             self.end()
             with suppress(FedL2GError):  # a record is written without its lock too
@@ -139,8 +139,8 @@ _taking_part = _TakingPart()
 atexit.register(_taking_part.end)
 
 
-def say_gain(own: RunDirectory, alone: RunDirectory) -> None:
-    """Say what the federation brought this site, once its run and its twin are both over: the later one says it."""
+def log_gain(own: RunDirectory, alone: RunDirectory) -> None:
+    """Log what the federation brought this site once both are over; the run and the baseline both call this."""
     federated, local = (selected_record(run.history()) if run.result() is not None else None for run in (own, alone))
     if federated is None or local is None or federated.accuracy is None or local.accuracy is None:
         return
@@ -167,7 +167,7 @@ def points(difference: float) -> str:
 
 
 def create_record(path: Path, file: SiteFile, setup: Setup, experiment: Experiment) -> RunDirectory:
-    """A run directory that holds records of this site alone: no sample, and no number of another site."""
+    """A run directory for records of this site alone, without samples and without numbers of other sites."""
     nothing = tuple(np.empty(0, dtype=np.int64) for _ in range(experiment.clients))
     dataset = dataclasses.replace(setup.dataset, fingerprint=SITES)
     directory = RunDirectory.create(path, Setup(experiment, dataset, Partition(nothing, nothing)))
@@ -177,7 +177,7 @@ def create_record(path: Path, file: SiteFile, setup: Setup, experiment: Experime
     return directory
 
 
-def note(file: SiteFile, request: Request, setup: Setup, answer: Reply | Evaluation | None) -> None:
+def record_answer(file: SiteFile, request: Request, setup: Setup, answer: Reply | Evaluation | None) -> None:
     """Record an answer to the coordinator (None: the run is over); never fails."""
     try:
         record = OwnRecord(file.path(file.store) / request.run, file, setup)

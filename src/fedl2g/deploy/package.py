@@ -37,7 +37,7 @@ def installed_package() -> PackageTable:
 
 
 def check_package(pinned: PackageTable | None, path: Path) -> str:
-    """Refuse to run another package than the pinned one; returns a sentence about it."""
+    """Refuse to run a package other than the pinned one; returns a sentence about it."""
     if pinned is None:
         raise SettingError(f"{path}: package: not pinned; check what is installed, then run `fedl2g deploy pin {path}`")
     installed = installed_package()
@@ -50,7 +50,7 @@ def check_package(pinned: PackageTable | None, path: Path) -> str:
 
 
 def pin_package(path: Path) -> PackageTable:
-    """Write the installed package into a site's file, in place of an earlier one."""
+    """Pin the installed package in a site's file, in place of an earlier one."""
     installed = installed_package()
     try:
         text = path.read_text(encoding="utf-8")

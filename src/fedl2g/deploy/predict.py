@@ -77,7 +77,9 @@ def predict(model: ExportedModel, source: Path) -> Iterator[tuple[str, list[floa
         try:
             scores = model.run(torch.from_numpy(batch).to(taken))
         except (ValueError, RuntimeError, AssertionError) as error:
-            raise RunError(f"{source}: the model does not take its samples ({reason_of(error)})") from error
+            raise RunError(
+                f"{source}: the model does not accept its samples ({reason_of(error)}); expected {model.form.inputs}"
+            ) from error
         if scores.shape != (len(batch), len(model.classes)):
             raise RunError(
                 f"model.json: has {len(model.classes)} classes, and the program gives {list(scores.shape)} scores for "
@@ -92,7 +94,7 @@ def write_csv(model: ExportedModel, found: Iterator[tuple[str, list[float]]], fi
     header = ["input", "class", *(f"score {name}" for name in model.classes)]
     count = 0
     for name, scores in found:
-        if not count:  # not before an input that cannot be read is refused
+        if not count:  # only now: an input that cannot be read shall leave no output
             writer.writerow(header)
         best = max(range(len(scores)), key=scores.__getitem__)
         writer.writerow([name, model.classes[best], *(f"{score:.6g}" for score in scores)])

@@ -1,7 +1,6 @@
 """The programs of an exported model: `model.pt2` (torch.export) and `model.onnx`, both run against the network first.
 
-Compilers note where each operation was written. These notes hold the paths and code of the maker's machine and are
-removed.
+The compilers record where each operation was written: paths and code of this machine, which are removed.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def write_programs(predictor: nn.Module, samples: Tensor, name: str, folder: Pat
 
 
 def load_program(file: BinaryIO) -> Callable[[Tensor], Tensor]:
-    """Load a torch.export program of `write_programs`; whoever wrote the file decides what this process does."""
+    """Load a torch.export program of `write_programs`; such a file can make this process do anything."""
     with _silent():
         program = torch.export.load(file).module()
 
@@ -66,7 +65,7 @@ def load_program(file: BinaryIO) -> Callable[[Tensor], Tensor]:
 def load_onnx(content: bytes) -> Callable[[Tensor], Tensor]:
     """Load an ONNX program of `write_programs`; it can compute and do nothing else.
 
-    ValueError if it is none, and later for samples that it does not take.
+    ValueError if it is not one; the returned function raises ValueError for samples that it does not accept.
     """
     import onnxruntime
 
@@ -122,7 +121,7 @@ def _write_onnx(
         verbose=False,
     )
     if exported is None:
-        raise RunError("model: it has no ONNX form; use model.pt2 instead")
+        raise RunError("model: has no ONNX form; use model.pt2 instead")
     model = exported.model_proto
     del model.metadata_props[:]
     del model.graph.metadata_props[:]
@@ -171,7 +170,7 @@ def _check(form: str, scores: Tensor, expected: Tensor) -> None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without the compilers' warnings, which are about their own code."""
+    """Hide the compilers' warnings, which are about their own code."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,9 +1,8 @@
 """The tasks of a site's SuperNode, taken from its Runtime API and answered by this package.
 
-A SuperNode with `--isolation process` loads no app: it hands out messages at its Runtime API and waits for answers. The
-usual taker, Flower's `flwr-clientapp`, would install and import the app that the coordinator sent. Here a message is
-taken, the app that comes with it is dropped unread, and the answer is this package's own. This is the only module that
-uses Flower's Runtime API.
+A SuperNode with `--isolation process` loads no app: it hands out messages at its Runtime API and waits for answers.
+Usually Flower's `flwr-clientapp` takes them, which installs and imports the app that the coordinator sent. Here that
+app is dropped unread, and this package answers the message. This is the only module that uses Flower's Runtime API.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class MessageLost(Exception):
 
 
 class Runtime:
-    """The Runtime API of this site's SuperNode; only who has the secret may take tasks."""
+    """The Runtime API of this site's SuperNode; taking tasks needs the secret."""
 
     def __init__(self, address: str, secret: bytes) -> None:
         self._address = address
@@ -57,7 +56,7 @@ class Runtime:
 
 
 class Task:
-    """One message to this site, and the way back for its answer."""
+    """One message to this site, and the connection for its answer."""
 
     def __init__(self, address: str, token: str) -> None:
         version = RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")

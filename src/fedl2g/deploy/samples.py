@@ -1,4 +1,4 @@
-"""The samples of a file or folder as an exported model takes them, whatever their kind."""
+"""The samples of a file or folder in the form that an exported model takes, for every kind of data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Form:
 
 
 def read_samples(source: Path, form: Form) -> Samples:
-    """The names and the samples of a file or folder; DataError if they are none that the model takes."""
+    """The names and the samples of a file or folder; DataError unless the model takes them."""
     suffix, kind = source.suffix.lower(), form.inputs.kind
     if not source.exists():
         raise DataError(f"{source}: no such file or folder; expected {_FILES[kind]}")
@@ -91,12 +91,12 @@ def _of_array(source: Path, form: Form) -> Samples:
             f"(N, {', '.join(map(str, inputs.shape))})"
         )
     if inputs.kind == "text" and (array.min() < 0 or array.max() >= inputs.vocabulary):
-        raise DataError(f"{source}: it has token ids that the model has not; expected 0 to {inputs.vocabulary - 1}")
+        raise DataError(f"{source}: has token ids that the model does not know; expected 0 to {inputs.vocabulary - 1}")
     for position, categories in enumerate(inputs.categories):
         if categories and not np.isin(array[:, position], np.arange(categories)).all():
             name = inputs.columns[position].name
             raise DataError(
-                f"{source}: the column {name!r} has other numbers than 0 to {categories - 1}, its categories"
+                f"{source}: the column {name!r} has unknown categories; expected numbers from 0 to {categories - 1}"
             )
     return _numbered([array], len(array))
 
@@ -121,7 +121,7 @@ def _of_pixels(array: NDArray[Any], source: Path, form: Form) -> Samples:
     if str(images.dtype) != form.pixels:
         raise DataError(f"{source}: its images are of type {images.dtype}; the model expects {form.pixels}")
     if images.shape[1] != shape[0]:
-        raise DataError(f"{source}: the channels of its images are {images.shape[1]}; the model expects {shape[0]}")
+        raise DataError(f"{source}: its images have {images.shape[1]} channels; the model expects {shape[0]}")
     if images.shape[1:] != shape and shape[1] != shape[2]:
         raise DataError(f"{source}: its images are of shape {images.shape[1:]}; the model expects {shape}")
     square = None if images.shape[1:] == shape else shape[1]
@@ -145,7 +145,7 @@ def _texts_of(source: Path, columns: tuple[str, ...]) -> list[str]:
 def _of_texts(texts: Sequence[str], form: Form, source: Path) -> Samples:
     if form.inputs.vocabulary != VOCABULARY:
         raise DataError(
-            f"{source}: the model takes token ids of a vocabulary of its own; give them as an array in a .npy file"
+            f"{source}: the model takes token ids of its own vocabulary; give them as an array in a .npy file"
         )
     return _numbered(encode(texts, form.inputs.shape[0]), len(texts))
 

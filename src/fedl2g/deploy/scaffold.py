@@ -1,8 +1,8 @@
 """`fedl2g deploy new`: writes the folder of a federation with a small Flower app and a script for each command.
 
-The templates are in `resources`, for the coordinator, for each site and for what starts them; `$names` in them are
-substituted here. What is written names no folder of this machine: the coordinator's folder and each site's work
-wherever they are copied.
+The templates are in `resources`, for the coordinator, each site and the service managers; `$names` in them are
+substituted here. No file names a folder of this machine: the coordinator's folder and each site's work wherever they
+are copied.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def scaffold(plan: Plan) -> list[Path]:
 
 
 def _of_kind(inputs: Schema) -> dict[str, str]:
-    """What the files say of the data."""
+    """The parts of the files that depend on the kind of data."""
     if inputs.kind == "image":
         shape = f"[{', '.join(map(str, inputs.shape))}]  # channels, height, width"
         return {

@@ -66,7 +66,7 @@ def run(grid: Grid, experiment: Path, registered: Path, out: Path) -> None:
     require_flower()
     setup, keys = coordinator.setup, read_keys(registered, coordinator.federation.sites)
     handlers: list[logging.Handler] = []
-    teller, scribe = TellBest(), NameSites(out, coordinator.federation.sites)
+    best_round, site_records = TellBestRound(), WriteSiteRecords(out, coordinator.federation.sites)
     link = LimitedGrid(grid, setup.experiment.execution.link_seconds)
 
     def open_grid(setup: Setup, scratch: Path | None) -> DeploymentEngine:
@@ -74,13 +74,13 @@ def run(grid: Grid, experiment: Path, registered: Path, out: Path) -> None:
         handlers.append(_log_to(file, coordinator.federation.sites))
         for client in sorted(set(range(setup.experiment.clients)) - set(keys.values())):
             _log.warning("client %d (%s) has no registered key", client, coordinator.federation.sites[client])
-        teller.engine = scribe.engine = DeploymentEngine(link, setup, keys)
-        return teller.engine
+        best_round.engine = site_records.engine = DeploymentEngine(link, setup, keys)
+        return best_round.engine
 
     opened = ExitStack()
     try:
         with _stop_when_asked():
-            result = run_site(setup, out, open_grid, [teller, scribe])
+            result = run_site(setup, out, open_grid, [best_round, site_records])
         best, chosen = result.best_accuracy, chosen_on(result.selection)
         _log.info("the run is finished: best accuracy %.4f in round %d (%s)", best, result.best_round, chosen)
     except FedL2GError as error:
@@ -95,7 +95,7 @@ def run(grid: Grid, experiment: Path, registered: Path, out: Path) -> None:
 
 @contextmanager
 def _stop_when_asked() -> Iterator[None]:
-    """Stop at once when Flower sends SIGINT, or the system SIGTERM or SIGHUP: the next start finds no lock."""
+    """Stop at once, and release the lock, when Flower sends SIGINT, or the system SIGTERM or SIGHUP."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -117,7 +117,7 @@ def _stop_when_asked() -> Iterator[None]:
 
 
 class _SiteNames(OneLine):
-    """Names the sites of the clients that a line is about, at its end."""
+    """Appends to a line the names of the sites whose client numbers it mentions."""
 
     def __init__(self, sites: Sequence[str]) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
@@ -172,8 +172,8 @@ class DeploymentEngine(GridEngine):
         """Nothing to close: the nodes belong to their institutions."""
 
 
-class TellBest(Observer):
-    """Tells the sites which round is the best so far, with every request and at the end: they keep its models."""
+class TellBestRound(Observer):
+    """Tells the sites the best round so far, with every request and at the end, so that they keep its models."""
 
     engine: DeploymentEngine | None = None
 
@@ -190,8 +190,8 @@ class TellBest(Observer):
             self.engine.tell_best()
 
 
-class NameSites(Observer):
-    """Writes who the sites of a run are: their names, and what they let the records say of them."""
+class WriteSiteRecords(Observer):
+    """Writes the records of a run's sites: their names, and what they allow the records to say about them."""
 
     engine: DeploymentEngine | None = None
 
@@ -223,7 +223,7 @@ class NameSites(Observer):
 
     def _record(self, client: int) -> SiteRecord:
         told = self.engine.nodes.told.get(client) if self.engine is not None else None
-        if self.engine is None or told is None:  # not connected since the run went on: as it was known
+        if self.engine is None or told is None:  # not connected since the run was resumed: keep the earlier record
             return self._written.get(client, SiteRecord(self._names[client]))
         if not told.samples:
             return SiteRecord(self._names[client], told.model)

@@ -154,7 +154,7 @@ class Site:
     def _answer(self, message: Message) -> RecordDict | Error:
         kind, limits = message.metadata.message_type, self._file.limits
         if not message.has_content():
-            return pack_refusal(PayloadError("the message: it has no content"))
+            return pack_refusal(PayloadError("message: has no content"))
         if kind in ("query", AWAKE):
             return pack_identity(self._file.client_id, told_by(self._file))
         try:
@@ -172,12 +172,12 @@ class Site:
 
 
 def told_by(file: SiteFile) -> Told:
-    """What a site's file lets the coordinator's records say."""
+    """What a site's file allows the coordinator's records to say."""
     return Told(file.model if file.tell.network else None, file.tell.samples)
 
 
 def run_site(path: Path) -> None:
-    """Join the federation; returns only by RunError, when the SuperNode has ended."""
+    """Join the federation; raises RunError when the SuperNode has ended."""
     log_to_stderr()
     file = read_site(path, trust=True)  # the institution itself starts its site with this file
     _log.info(check_package(file.package, path))

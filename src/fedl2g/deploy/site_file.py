@@ -1,7 +1,7 @@
-"""A site's file: names the model and the data of one institution, which alone writes it.
+"""A site's file: the settings of one institution, written by that institution.
 
-Python code that it names is imported only if the file is trusted: by the institution, which starts its SuperNode with
-it, or by a user with --trust.
+Python code that it names is imported only if the file is trusted: by the institution, which starts its site with it, or
+by a user with --trust.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SuperLinkTable(BaseModel):
 
 
 class Tell(BaseModel):
-    """The table [tell]: what the coordinator's records say of this site beside its name."""
+    """The table [tell]: what the coordinator's records may say about this site besides its name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

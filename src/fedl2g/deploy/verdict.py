@@ -18,7 +18,7 @@ class Verdict:
 
     @property
     def line(self) -> str:
-        """As it is printed."""
+        """The line to print."""
         return f"{'ok  ' if self.good else 'FAIL'}  {self.what}: {self.detail}"
 
 
