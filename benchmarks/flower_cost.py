@@ -46,9 +46,9 @@ def wire_bytes(records: Any) -> int:
     """The bytes of a message's records as Flower stores and sends them."""
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-    from fedl2g.engines.flower.records import enclose
+    from fedl2g.engines.flower.records import wrap
 
-    return sum(len(part.deflate()) for part in get_all_nested_objects(enclose(records)).values())
+    return sum(len(part.deflate()) for part in get_all_nested_objects(wrap(records)).values())
 
 
 def sizes() -> None:

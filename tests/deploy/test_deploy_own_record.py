@@ -18,10 +18,10 @@ from fedl2g.deploy.answering import answer
 from fedl2g.deploy.coordinator import read_coordinator
 from fedl2g.deploy.practice import write_practice_data
 from fedl2g.deploy.scaffold import Plan, scaffold
-from fedl2g.deploy.site import told_by
+from fedl2g.deploy.site import disclosed_by
 from fedl2g.deploy.site_file import SiteFile, Tell, read_site, store_of
 from fedl2g.engines.flower import messages
-from fedl2g.engines.flower.identity import pack_identity, unpack_identity, unpack_told
+from fedl2g.engines.flower.identity import pack_identity, unpack_disclosed, unpack_identity
 from fedl2g.engines.flower.messages import Request
 from fedl2g.errors import SettingError
 from fedl2g.methods.registry import get_method
@@ -218,9 +218,9 @@ def test_a_site_tells_what_its_file_allows(folder: Path) -> None:
         (Tell(network=False), (None, True)),
         (Tell(network=False, samples=False), (None, False)),
     ):
-        records = pack_identity(1, told_by(file.model_copy(update={"tell": tell})))
+        records = pack_identity(1, disclosed_by(file.model_copy(update={"tell": tell})))
         assert unpack_identity(records, 2) == 1
-        told = unpack_told(records)
+        told = unpack_disclosed(records)
         assert (told.model, told.samples) == expected
         assert set(records["identity"]) == {
             "client",

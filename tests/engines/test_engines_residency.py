@@ -300,8 +300,8 @@ def test_a_full_disk_while_clients_make_room_is_one_sentence_and_loses_nobody(
     scratch = tmp_path / "run/scratch"
     engine = inline(setup, 1, scratch)
     sentence = (
-        f"{scratch}: cannot write the state of a client: No space left on d.*; the last checkpoint is intact; make "
-        f"room, then continue with `fedl2g resume {scratch.parent}`"
+        f"{scratch}: the state of a client cannot be written .No space left on d.*; the last checkpoint is intact; "
+        f"make room, then continue with `fedl2g resume {scratch.parent}`"
     )
     trained: list[int] = []
     with monkeypatch.context() as patch:
@@ -317,7 +317,7 @@ def test_a_full_disk_while_clients_make_room_is_one_sentence_and_loses_nobody(
     assert len(engine.host.clients) == 1
     monkeypatch.setattr(safetensors.torch, "load_file", fail)
     engine.host.save(_made(tmp_path / "saved"))  # what is being written has reached its files
-    with pytest.raises(RunError, match=f"^{scratch}: cannot read the state of a client: .*; continue with"):
+    with pytest.raises(RunError, match=f"^{scratch}: the state of a client cannot be read .*; continue with"):
         _use(engine, trained)
     for used in (engine, roomy, fresh):
         used.close()
@@ -351,7 +351,9 @@ def test_a_worker_says_it_with_the_same_sentence(tmp_path: Path, monkeypatch: py
         execution={"engine": "workers", "workers": 1, "memory_mb": 1},
     )
     engine = WorkersEngine(setup, scratch)
-    sentence = rf"^{scratch}: cannot write the state of a client: .*; the last checkpoint .* resume {scratch.parent}`$"
+    sentence = (
+        rf"^{scratch}: the state of a client cannot be written .*; the last checkpoint .* resume {scratch.parent}`$"
+    )
     with pytest.raises(RunError, match=sentence):
         list(engine.train(1, range(8), {}, lambda reply: None))
     engine.close()

@@ -24,7 +24,7 @@ from fedl2g.deploy.site_file import read_site
 from fedl2g.engines.flower import messages
 from fedl2g.engines.flower.identity import pack_identity
 from fedl2g.engines.flower.messages import Request
-from fedl2g.engines.flower.records import disclose
+from fedl2g.engines.flower.records import unwrap
 from fedl2g.engines.flower.store import NodeStore, TrainedRound, stored_model
 from fedl2g.errors import PayloadError, RunError
 from fedl2g.round.record import selected_record
@@ -39,7 +39,7 @@ def site(folder: Path, name: str) -> Handler:
 
     def handle(request: Message) -> Message:
         kind = request.metadata.message_type
-        content = pack_identity(file.client_id) if kind == "query" else answer(file, kind, disclose(request.content))
+        content = pack_identity(file.client_id) if kind == "query" else answer(file, kind, unwrap(request.content))
         return Message(content, reply_to=request)
 
     return handle

@@ -139,7 +139,7 @@ def test_a_node_whose_introduction_always_fails_is_given_up_until_it_is_restarte
         for _ in range(200):
             world.meet()
             world.clock.sleep(1)
-    assert world.node(1).received == ["query"] * QUICK.introductions
+    assert world.node(1).received == ["query"] * QUICK.identity_attempts
     assert world.nodes.rejected == {101}
     assert [line for line in caplog.messages if "given up" in line] == [
         "node 101 is given up: it failed 10 times to say which client it is (no file [2J); restart its site"
@@ -197,7 +197,7 @@ def test_quick_nodes_are_kept_awake_for_the_next_request(world: World) -> None:
     assert world.node(0).received == ["query", "evaluate", *once, *once]
     assert world.node(2).received == ["query", *["evaluate"] * 3]
     list(world.exchange().answers())
-    assert world.nodes.calls == set()  # their answers were taken, and not read
+    assert world.nodes.wake_messages == set()  # their answers were taken, and not read
 
 
 def test_nothing_is_on_its_way_when_a_run_ends(world: World) -> None:

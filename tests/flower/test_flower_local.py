@@ -19,7 +19,7 @@ from fedl2g.engines import wire
 from fedl2g.engines.flower import local, local_node
 from fedl2g.engines.flower.identity import Refused, raise_refusal, unpack_identity
 from fedl2g.engines.flower.local import LocalGrid
-from fedl2g.engines.flower.records import disclose, enclose, pack_records, unpack_records
+from fedl2g.engines.flower.records import pack_records, unpack_records, unwrap, wrap
 from fedl2g.errors import PayloadError
 
 
@@ -83,8 +83,8 @@ def test_records_are_the_same_after_the_way() -> None:
         }
     )
     again = unpack_records(pack_records(records))
-    assert list(enclose(records)) == ["envelope"]
-    assert pack_records(disclose(enclose(records))) == pack_records(records)
+    assert list(wrap(records)) == ["envelope"]
+    assert pack_records(unwrap(wrap(records))) == pack_records(records)
     assert list(again) == list(records)
     assert {n: type(r) for n, r in again.items()} == {n: type(r) for n, r in records.items()}
     assert dict(again["about"]) == dict(records["about"])
@@ -93,7 +93,7 @@ def test_records_are_the_same_after_the_way() -> None:
 
 
 MALFORMED: dict[str, RecordDict] = {
-    "another record beside it": RecordDict({**enclose(RecordDict({})), "more": ConfigRecord({})}),
+    "another record beside it": RecordDict({**wrap(RecordDict({})), "more": ConfigRecord({})}),
     "numbers": RecordDict({"envelope": MetricRecord({"content": 1})}),
     "text": RecordDict({"envelope": ConfigRecord({"content": "text"})}),
     "another entry beside it": RecordDict({"envelope": ConfigRecord({"content": b"", "more": 1})}),
@@ -112,19 +112,19 @@ MALFORMED: dict[str, RecordDict] = {
 
 @pytest.mark.parametrize("kind", MALFORMED, ids=lambda text: text[:40])
 def test_a_malformed_envelope_is_refused(kind: str) -> None:
-    with pytest.raises(PayloadError, match="the message: its envelope"):
-        disclose(MALFORMED[kind])
+    with pytest.raises(PayloadError, match="message: its envelope"):
+        unwrap(MALFORMED[kind])
 
 
 def test_records_of_bytes_are_refused() -> None:
-    with pytest.raises(PayloadError, match="the message: it holds bytes"):
+    with pytest.raises(PayloadError, match="message: holds bytes"):
         pack_records(RecordDict({"about": ConfigRecord({"run": b"bytes"})}))
 
 
 def test_what_is_large_is_sent_as_it_is() -> None:
     large = RecordDict({"payload": ArrayRecord({"a": Array("uint8", (2**20,), "own", bytes(2**20))})})
-    assert enclose(large) is large
-    assert disclose(large) is large
+    assert wrap(large) is large
+    assert unwrap(large) is large
 
 
 def test_every_node_says_which_client_it_is(grid: LocalGrid) -> None:
@@ -136,7 +136,7 @@ def test_every_node_says_which_client_it_is(grid: LocalGrid) -> None:
 
 
 def test_an_enclosed_request_reaches_its_app(grid: LocalGrid) -> None:
-    content = enclose(RecordDict({"about": ConfigRecord({"run": "\x1b"})}))
+    content = wrap(RecordDict({"about": ConfigRecord({"run": "\x1b"})}))
     (name,) = grid.push_messages([Message(content, 2, "train")])
     with pytest.raises(Refused, match="run"):
         raise_refusal(replies(grid, [name])[name].content)

@@ -123,7 +123,7 @@ def test_a_broadcast_beyond_the_limit_is_refused_unread(folder: Path) -> None:
     records = request(folder)
     size = len(records["payload"]["payload"].data)  # type: ignore[index, union-attr]
     said = refusal(answer(site(folder, megabytes=(size - 1) / 2**20), "train", records))
-    assert said == f"the payload: it has {size} bytes; expected at most {size - 1}"
+    assert said == f"payload: has {size} bytes; expected at most {size - 1}"
 
 
 def test_a_site_stores_no_more_runs_than_it_allows(folder: Path) -> None:

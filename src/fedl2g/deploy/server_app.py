@@ -222,11 +222,11 @@ class WriteSiteRecords(Observer):
             self._written = sites
 
     def _record(self, client: int) -> SiteRecord:
-        told = self.engine.nodes.told.get(client) if self.engine is not None else None
-        if self.engine is None or told is None:  # not connected since the run was resumed: keep the earlier record
+        disclosed = self.engine.nodes.disclosed.get(client) if self.engine is not None else None
+        if self.engine is None or disclosed is None:  # not connected since the run was resumed: keep the earlier record
             return self._written.get(client, SiteRecord(self._names[client]))
-        if not told.samples:
-            return SiteRecord(self._names[client], told.model)
+        if not disclosed.samples:
+            return SiteRecord(self._names[client], disclosed.model)
         before = self._written.get(client)
         train = self.engine.train_samples.get(client, before.train_samples if before is not None else None)
-        return SiteRecord(self._names[client], told.model, train, self._test_samples.get(client))
+        return SiteRecord(self._names[client], disclosed.model, train, self._test_samples.get(client))

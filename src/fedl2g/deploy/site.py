@@ -27,8 +27,8 @@ from fedl2g.deploy.package import check_package
 from fedl2g.deploy.runtime import MessageLost, Runtime, Task
 from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.deploy.site_log import log_to_stderr
-from fedl2g.engines.flower.identity import AWAKE, Told, pack_identity, pack_refusal
-from fedl2g.engines.flower.records import disclose, enclose, pack_records, unpack_records
+from fedl2g.engines.flower.identity import AWAKE, Disclosed, pack_identity, pack_refusal
+from fedl2g.engines.flower.records import pack_records, unpack_records, unwrap, wrap
 from fedl2g.engines.flower.strict import shown
 from fedl2g.errors import PayloadError, RunError, SettingError
 from fedl2g.files import reason_of
@@ -156,9 +156,9 @@ class Site:
         if not message.has_content():
             return pack_refusal(PayloadError("message: has no content"))
         if kind in ("query", AWAKE):
-            return pack_identity(self._file.client_id, told_by(self._file))
+            return pack_identity(self._file.client_id, disclosed_by(self._file))
         try:
-            return enclose(self._trainer.answer(kind, disclose(message.content), limits.seconds, self._runs))
+            return wrap(self._trainer.answer(kind, unwrap(message.content), limits.seconds, self._runs))
         except PayloadError as error:
             _log.warning("refused: %s", error)
             return pack_refusal(error)
@@ -171,9 +171,9 @@ class Site:
             return Error(_FAILED, str(error))
 
 
-def told_by(file: SiteFile) -> Told:
+def disclosed_by(file: SiteFile) -> Disclosed:
     """What a site's file allows the coordinator's records to say."""
-    return Told(file.model if file.tell.network else None, file.tell.samples)
+    return Disclosed(file.model if file.tell.network else None, file.tell.samples)
 
 
 def run_site(path: Path) -> None:

@@ -49,10 +49,8 @@ class Host:
         self.device = device
         self.method = get_method(setup.experiment.method.name)
         self.stages = upload_stages(setup.experiment, self.task.classes)
-        with (
-            warnings.catch_warnings()
-        ):  # torch warns about read-only arrays; these are memory maps that are never written
-            warnings.simplefilter("ignore", UserWarning)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # read-only arrays: memory maps, which are never written
             self.inputs = torch.from_numpy(setup.dataset.inputs)
             self.labels = torch.from_numpy(setup.dataset.labels)
         self._statistics: dict[int, State] = {}

@@ -15,7 +15,7 @@ from fedl2g.interrupts import SIGNALS, process_ended, start_process
 from fedl2g.payload import Payload
 
 WORKER = "fedl2g.engines.worker"
-# First of all, before seconds of imports, it sees to it that it ends with this process.
+# Before the imports, which take seconds, the worker makes sure that it ends with this process.
 _START = "from fedl2g import interrupts; interrupts.end_with_parent(); from {module} import main; main()"
 
 
@@ -80,7 +80,7 @@ class WorkerProcess:
 
 
 class WorkerPool:
-    """Processes that wait for the next run: to start one and import torch takes seconds."""
+    """Processes that wait for the next run: starting one and importing torch takes seconds."""
 
     def __init__(self) -> None:
         self._idle: list[WorkerProcess] = []
@@ -95,7 +95,7 @@ class WorkerPool:
         return WorkerProcess(module)
 
     def give_back(self, process: WorkerProcess) -> None:
-        """Keep a process for the next run, unless parts of an answer are still to come or it has died."""
+        """Keep a process for the next run, unless it has died or has not finished an answer."""
         if process.busy or not process.alive:
             process.end()
         else:
@@ -127,7 +127,7 @@ def take_process(module: str = WORKER) -> WorkerProcess:
 
 
 def release_process(process: WorkerProcess) -> None:
-    """The run is over: back to the shared pool, or the end."""
+    """Give a process back to the shared pool at the end of a run, or end it."""
     if _shared:
         _shared[-1].give_back(process)
     else:

@@ -62,7 +62,7 @@ class Residency:
         else:
             half = self._build(client)
             if client in self._store:
-                with self._disk("read", "continue"):
+                with self._disk_errors("read", "continue"):
                     state = self._store.read(client)
                 half.state.load_state_dict(state)
             self._halves[client] = half
@@ -97,20 +97,20 @@ class Residency:
         while len(self._halves) > 1 and self._taken > self.budget:
             client, half = next(iter(self._halves.items()))
             if client in self._unsaved:
-                with self._disk("write", "make room, then continue"):
+                with self._disk_errors("written", "make room, then continue"):
                     self._store.write_behind(client, state_of(half))
                 self._unsaved.remove(client)
             del self._halves[client]
             self._taken -= self._bytes[self._kind(client)]
 
     @contextmanager
-    def _disk(self, what: str, advice: str) -> Iterator[None]:
-        """Turn errors of the states on disk into a RunError; checkpoints report their own errors."""
+    def _disk_errors(self, what: str, advice: str) -> Iterator[None]:
+        """Turn errors of reading or writing states into a RunError; checkpoints report their own errors."""
         try:
             yield
         except (OSError, SafetensorError) as error:
             place = self._scratch or tempfile.gettempdir()
-            message = f"{place}: cannot {what} the state of a client: {reason_of(error)}"
+            message = f"{place}: the state of a client cannot be {what} ({reason_of(error)})"
             if self._scratch is not None:
                 message += (
                     f"; the last checkpoint is intact; {advice} with `fedl2g resume {quoted(self._scratch.parent)}`"

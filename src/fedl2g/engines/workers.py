@@ -49,7 +49,7 @@ class WorkersEngine:
             for number, own in enumerate(self.placement):
                 self._workers.append(_Worker(number, own, take_process()))
             self._introduce(self._workers)
-        except KeyboardInterrupt:  # they may be importing torch, and nobody should wait for that
+        except KeyboardInterrupt:  # do not wait for workers that are still importing torch
             for worker in self._workers:
                 worker.process.kill()
             raise

@@ -15,7 +15,7 @@ from fedl2g.engines.flower import messages
 from fedl2g.engines.flower.identity import pack_identity, pack_refusal
 from fedl2g.engines.flower.messages import Request
 from fedl2g.engines.flower.node import Node
-from fedl2g.engines.flower.records import disclose
+from fedl2g.engines.flower.records import unwrap
 from fedl2g.errors import FedL2GError
 from fedl2g.files import write_text
 from fedl2g.learning.devices import resolve_device
@@ -55,7 +55,7 @@ def _identify(message: Message, context: Context) -> Message:
 
 def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: Message, context: Context) -> Message:
     try:
-        records = disclose(message.content)
+        records = unwrap(message.content)
         setup = _read_setup(root / messages.unpack_run(records))  # first: it imports the user's plugins
         request = messages.unpack_request(records, _LIMIT, trust=True)  # the user's own experiment
         device = resolve_device(setup.experiment.device, int(context.node_config.get("worker", 0)))

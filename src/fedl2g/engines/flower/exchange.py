@@ -16,7 +16,7 @@ from fedl2g.engines.base import Absent, Evaluation, Rejected
 from fedl2g.engines.flower.identity import AWAKE, Refused
 from fedl2g.engines.flower.messages import Kept
 from fedl2g.engines.flower.nodes import Nodes
-from fedl2g.engines.flower.records import disclose, enclose
+from fedl2g.engines.flower.records import unwrap, wrap
 from fedl2g.engines.flower.strict import printable
 from fedl2g.engines.flower.terms import BELOW_MINIMUM, Clock, Limits, Terms
 from fedl2g.errors import PayloadError, RunError
@@ -75,7 +75,7 @@ class Exchange(Generic[AnswerT]):
         self.unusable: dict[int, Absent] = {}  # clients whose answers cannot be used
         self.usable = 0
         self.deadline = clock.monotonic() + (limits.deadline_seconds or float("inf"))
-        self._content = enclose(question.content)
+        self._content = wrap(question.content)
         self._sent: dict[str, float] = {}  # message id -> when it was sent
         self._held: list[AnswerT] = []
         self._overdue = False
@@ -118,9 +118,9 @@ class Exchange(Generic[AnswerT]):
         seconds = self.limits.deadline_seconds
         ttl = DEFAULT_TTL if seconds is None else seconds + _GRACE
         requests = [Message(self._content, self.nodes[client], self.question.kind, ttl=ttl) for client in ready]
-        calls = self._calls(ready)
-        sent = self.nodes.push([*requests, *calls])
-        self.nodes.calls.update(name for name in sent[len(requests) :] if name is not None)
+        wake = self._wake_messages(ready)
+        sent = self.nodes.push([*requests, *wake])
+        self.nodes.wake_messages.update(name for name in sent[len(requests) :] if name is not None)
         for client, name in zip(ready, sent[: len(requests)], strict=True):
             if name is not None:
                 self.asked[name] = client
@@ -155,9 +155,9 @@ class Exchange(Generic[AnswerT]):
 
     def collect(self) -> Iterator[AnswerT]:
         """Read the replies that have arrived, and yield the usable answers."""
-        for message in self.nodes.pull([*self.asked, *self.nodes.calls]):
+        for message in self.nodes.pull([*self.asked, *self.nodes.wake_messages]):
             name = message.metadata.reply_to_message_id
-            self.nodes.calls.discard(name)
+            self.nodes.wake_messages.discard(name)
             client = self.asked.pop(name, None)
             if client is None:
                 continue
@@ -198,11 +198,11 @@ class Exchange(Generic[AnswerT]):
         """A client's answer, or the reason it cannot be used."""
         kind, round = self.question.kind, self.question.round
         try:
-            return self.question.read(client, disclose(records))
+            return self.question.read(client, unwrap(records))
         except Refused as refusal:
             if self.terms.refusal_ends_run:
                 raise error_of(refusal) from refusal
-            reason = " ".join(str(refusal).split())  # in one line: a site must not forge lines of the log
+            reason = " ".join(str(refusal).split())  # on one line: a site must not forge lines of the log
             _log.warning("%s, round %d: client %d does not take part: %s", kind, round, client, reason)
             return Absent(client, f"the site does not take part: {reason}")
         except PayloadError as error:

@@ -12,7 +12,7 @@ from fedl2g.errors import FedL2GError, PayloadError
 _MODEL_LIMIT = 256  # characters of the name of a network
 AWAKE = "query.awake"
 """The kind of a message that only keeps a node awake; its answer is not read."""
-_REASON_LIMIT = 5_000  # characters of a refusal that are kept: the last ones, which name the error
+_REASON_LIMIT = 5_000  # characters of a refusal; the last ones are kept, because they name the error
 
 
 class Refused(FedL2GError):
@@ -33,28 +33,28 @@ def raise_refusal(records: RecordDict) -> None:
     if "refusal" in records:
         strict.only(records, "refusal")
         refusal = strict.record(records, "refusal", ConfigRecord)
-        strict.keys(refusal, "the refusal", ("kind", "message"))
+        strict.keys(refusal, "refusal", ("kind", "message"))
         message = refusal["message"]
         if type(message) is not str or not message.strip():
-            raise PayloadError("the refusal: it gives no reason; expected a message")
+            raise PayloadError("refusal: gives no reason; expected a message")
         lines = map(strict.printable, message[-_REASON_LIMIT:].splitlines())
-        raise Refused(strict.text(refusal["kind"], "the refusal: kind"), "\n".join(lines))
+        raise Refused(strict.text(refusal["kind"], "refusal: kind"), "\n".join(lines))
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a node tells of its client for the coordinator's records."""
+class Disclosed:
+    """What a node discloses about its client for the coordinator's records."""
 
     model: str | None = None
     samples: bool = False  # whether the records may say how many samples it has
 
 
-def pack_identity(client: int, told: Told | None = None) -> RecordDict:
-    """Convert the number of a node's client, and what it tells of itself, to Flower records."""
+def pack_identity(client: int, disclosed: Disclosed | None = None) -> RecordDict:
+    """Convert the number of a node's client, and what it discloses about itself, to Flower records."""
     about: dict[str, int | str | bool] = {"client": client}
-    if told is not None and told.model is not None:
-        about["model"] = told.model
-    if told is not None and told.samples:
+    if disclosed is not None and disclosed.model is not None:
+        about["model"] = disclosed.model
+    if disclosed is not None and disclosed.samples:
         about["samples"] = True
     return RecordDict({"identity": ConfigRecord(about)})  # type: ignore[arg-type]
 
@@ -64,17 +64,17 @@ def unpack_identity(records: RecordDict, clients: int) -> int:
     raise_refusal(records)
     strict.only(records, "identity")
     identity = strict.record(records, "identity", ConfigRecord)
-    strict.keys(identity, "the identity", ("client",), ("model", "samples"))
+    strict.keys(identity, "identity", ("client",), ("model", "samples"))
     client = identity["client"]
     if type(client) is not int or not 0 <= client < clients:
         raise PayloadError(f"it claims to be client {strict.shown(client)}; expected a number from 0 to {clients - 1}")
     return client
 
 
-def unpack_told(records: RecordDict) -> Told:
-    """Read what a node tells of its client, whose number is read already; raises PayloadError for malformed words."""
+def unpack_disclosed(records: RecordDict) -> Disclosed:
+    """Read what a node discloses about its client; raises PayloadError if it is malformed."""
     identity = strict.record(records, "identity", ConfigRecord)
     model, samples = identity.get("model"), identity.get("samples", False)
     if type(samples) is not bool:
-        raise PayloadError(f"the identity: samples: {strict.shown(samples)} is not allowed; expected true or false")
-    return Told(None if model is None else strict.text(model, "the identity: model", _MODEL_LIMIT), samples)
+        raise PayloadError(f"identity: samples: {strict.shown(samples)} is not allowed; expected true or false")
+    return Disclosed(None if model is None else strict.text(model, "identity: model", _MODEL_LIMIT), samples)

@@ -1,4 +1,4 @@
-"""The names of Flower that its reference does not list: all are imported here, and here alone.
+"""The names of Flower that its reference does not list; they are imported only here.
 
 Flower's reference documents `flwr.app`, `flwr.clientapp` and `flwr.serverapp`. None of the names below begins with an
 underscore, but a release may change them. `require_flower` imports this module before a run or a site starts.
@@ -46,5 +46,5 @@ __all__ = [
 
 
 def take_identity(*, task: int = 1, run: int = 1, node: int = 1) -> None:
-    """Say for which task this process works: Flower's messages cannot be made without."""
+    """Set the task of this process, without which Flower's messages cannot be created."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task, run, node

@@ -17,11 +17,11 @@ from flwr.app import Error, Message, Metadata, RecordDict
 from fedl2g.engines import wire
 from fedl2g.engines.flower.internals import take_identity
 from fedl2g.engines.flower.local_node import as_tensor
-from fedl2g.engines.flower.records import disclose, pack_records, unpack_records
+from fedl2g.engines.flower.records import pack_records, unpack_records, unwrap
 from fedl2g.engines.processes import WorkerProcess, release_process, take_process
 
 _MODULE = "fedl2g.engines.flower.local_node"
-_WAIT = 0.02  # seconds that a look for replies waits for the first one
+_WAIT = 0.02  # seconds to wait for the first reply when looking for replies
 _DIED = 0  # Flower's code for an unknown error
 _log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class LocalGrid:
             while lane.task is None and self._queue:
                 name, message = self._queue.popleft()
                 about = message.metadata
-                if about.created_at + about.ttl < time.time():  # nobody waits for its reply any more
+                if about.created_at + about.ttl < time.time():  # expired
                     continue
                 lane.task = (name, message)
                 header = {
@@ -114,9 +114,7 @@ class LocalGrid:
                     "kind": about.message_type,
                 }
                 try:
-                    lane.process.send(
-                        wire.pack(header, {"records": as_tensor(pack_records(disclose(message.content)))})
-                    )
+                    lane.process.send(wire.pack(header, {"records": as_tensor(pack_records(unwrap(message.content)))}))
                 except OSError:
                     self._died(lane)
 
@@ -148,7 +146,7 @@ class LocalGrid:
         lane.process = take_process(_MODULE)
 
     def _reply(self, name: str, request: Message, content: RecordDict | Error) -> None:
-        make: Any = Message  # Flower's own constructor of replies needs the id of a message that a SuperLink has named
+        make: Any = Message  # Flower's own constructor of replies needs a message id assigned by a SuperLink
         about = request.metadata
         found = Metadata(
             run_id=about.run_id, message_id=f"reply-to-{name}", src_node_id=about.dst_node_id,

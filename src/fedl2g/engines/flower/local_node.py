@@ -1,4 +1,4 @@
-"""A process of the simulation: serves one message after another, each for any of the nodes, with Flower's ClientApp."""
+"""A process of the simulation: serves messages to any of the nodes, one after the other, with Flower's ClientApp."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def unpack_request(records: RecordDict, limit: int, *, trust: bool = False) -> R
     """
     strict.only(records, "about", "payload")
     about = strict.record(records, "about", ConfigRecord)
-    strict.keys(about, "the request", ("run", "experiment", "classes", "inputs", "round"), ("best",))
+    strict.keys(about, "request", ("run", "experiment", "classes", "inputs", "round"), ("best",))
     experiment = _experiment(about["experiment"], trust=trust)
     round = strict.whole(about["round"], "round", 0, experiment.rounds)
     return Request(
@@ -94,22 +94,22 @@ def unpack_request(records: RecordDict, limit: int, *, trust: bool = False) -> R
 
 
 def _experiment(text: object, *, trust: bool) -> Experiment:
-    """The experiment of a request, which must be complete and in the very form in which it is sent."""
+    """The experiment of a request, which must be complete and in exactly the form in which we send it."""
     if type(text) is not str or len(text) > _EXPERIMENT_LIMIT:
-        raise PayloadError(f"the request: its experiment is not a text of at most {_EXPERIMENT_LIMIT} characters")
+        raise PayloadError(f"request: its experiment is not a text of at most {_EXPERIMENT_LIMIT} characters")
     try:
         settings = json.loads(text)
         if not trust and (code := references_in(settings)):
             raise SettingError(
-                f"it names code to import ({', '.join(code)}); a coordinator's experiment may not; name code in the "
-                "site file"
+                f"it names code to import ({', '.join(code)}), which a coordinator's experiment may not; name code in "
+                "the site file"
             )
         experiment = Experiment(**settings)
     except (ValueError, TypeError, AttributeError, RecursionError, SettingError) as error:
-        raise PayloadError(f"the request: its experiment cannot be used: {strict.printable(str(error))}") from error
+        raise PayloadError(f"request: its experiment cannot be used: {strict.printable(str(error))}") from error
     if _dumped(experiment) != text:
         raise PayloadError(
-            "the request: its experiment is incomplete or has values of other types; expected every setting, as this "
+            "request: its experiment is incomplete or has values of other types; expected every setting, as this "
             "version of fedl2g writes them; install the coordinator's version"
         )
     return experiment
@@ -129,7 +129,7 @@ def _classes(names: object) -> tuple[str, ...]:
 
 
 def _inputs(text: object) -> Schema:
-    """The form of a sample, which must be in the very form in which it is sent."""
+    """The form of a sample, which must be written exactly as we send it."""
     if type(text) is not str or len(text) > _EXPERIMENT_LIMIT:
         raise PayloadError(f"inputs: not allowed; expected a text of at most {_EXPERIMENT_LIMIT} characters")
     try:
@@ -163,15 +163,15 @@ def unpack_reply(records: RecordDict, *, client: int, run: str, round: int, limi
     strict.only(records, "about", "report", "metrics", "payload")
     _check_sender(records, client=client, run=run, round=round)
     numbers = strict.record(records, "report", MetricRecord)
-    strict.keys(numbers, "the report", ("samples", "steps", "seconds"), ("loss",))
+    strict.keys(numbers, "report", ("samples", "steps", "seconds"), ("loss",))
     loss = numbers.get("loss")
     if loss is not None and type(loss) is not float:  # its range is checked by the inbox, on every engine alike
-        raise PayloadError(f"the report: its loss is of type {type(loss).__name__}; expected a float")
+        raise PayloadError(f"report: its loss is of type {type(loss).__name__}; expected a float")
     report = Report(
-        strict.whole(numbers["samples"], "the report: samples", 1),
-        strict.whole(numbers["steps"], "the report: steps"),
+        strict.whole(numbers["samples"], "report: samples", 1),
+        strict.whole(numbers["steps"], "report: steps"),
         loss,
-        strict.number(numbers["seconds"], "the report: seconds", 0, _SECONDS_LIMIT),
+        strict.number(numbers["seconds"], "report: seconds", 0, _SECONDS_LIMIT),
         metrics=_metrics(records),
     )
     return Reply(client, _unpack(records, limit), report)
@@ -181,10 +181,10 @@ def _metrics(records: RecordDict) -> dict[str, float]:
     """The method's own numbers in a report; the inbox checks that they are declared and in range."""
     metrics = strict.record(records, "metrics", MetricRecord)
     if len(metrics) > _OTHERS_LIMIT:
-        raise PayloadError(f"the report: it has too many numbers of its method; expected at most {_OTHERS_LIMIT}")
+        raise PayloadError(f"report: has too many numbers of its method; expected at most {_OTHERS_LIMIT}")
     largest = sys.float_info.max
     return {
-        strict.text(name, "the report"): strict.number(value, f"the report: {strict.shown(name)}", -largest, largest)
+        strict.text(name, "report"): strict.number(value, f"report: {strict.shown(name)}", -largest, largest)
         for name, value in metrics.items()
     }
 
@@ -217,12 +217,12 @@ def unpack_evaluation(records: RecordDict, *, client: int, run: str, round: int,
     _check_sender(records, client=client, run=run, round=round)
     counts, scores, others = (strict.record(records, name, MetricRecord) for name in ("counts", "scores", "others"))
     sides = ("", "validation-") if validated else ("",)
-    strict.keys(counts, "the evaluation", [side + name for side in sides for name in ("samples", "correct")])
-    strict.keys(scores, "the evaluation", ("balanced-accuracy", "macro-f1"))
+    strict.keys(counts, "evaluation", [side + name for side in sides for name in ("samples", "correct")])
+    strict.keys(scores, "evaluation", ("balanced-accuracy", "macro-f1"))
     samples, correct = _correct_of(counts, "")
     held, right = _correct_of(counts, "validation-") if validated else (0, 0)
     balanced, macro_f1 = (
-        strict.number(scores[name], f"the evaluation: {name}", 0, 1) for name in ("balanced-accuracy", "macro-f1")
+        strict.number(scores[name], f"evaluation: {name}", 0, 1) for name in ("balanced-accuracy", "macro-f1")
     )
     return Evaluation(client, samples, correct, _others(others, samples), balanced, macro_f1, held, right)
 
@@ -230,26 +230,24 @@ def unpack_evaluation(records: RecordDict, *, client: int, run: str, round: int,
 def _others(others: MetricRecord, samples: int) -> dict[str, int]:
     """The correct predictions of the method's further predictors."""
     if len(others) > _OTHERS_LIMIT:
-        raise PayloadError(
-            f"the evaluation: it has {len(others)} additional predictors; expected at most {_OTHERS_LIMIT}"
-        )
+        raise PayloadError(f"evaluation: has {len(others)} additional predictors; expected at most {_OTHERS_LIMIT}")
     if HONEST_CLIENTS in others:
-        raise PayloadError(f"the evaluation: a predictor is named {HONEST_CLIENTS!r}, which the server uses itself")
+        raise PayloadError(f"evaluation: a predictor is named {HONEST_CLIENTS!r}, which the server uses itself")
     return {
-        strict.text(name, "the evaluation"): strict.whole(value, f"the evaluation: {strict.shown(name)}", 0, samples)
+        strict.text(name, "evaluation"): strict.whole(value, f"evaluation: {strict.shown(name)}", 0, samples)
         for name, value in others.items()
     }
 
 
 def _correct_of(counts: MetricRecord, prefix: str) -> tuple[int, int]:
     """The samples and the correct predictions of one side; these cannot be more than the samples."""
-    samples = strict.whole(counts[prefix + "samples"], f"the evaluation: {prefix}samples", 1)
-    return samples, strict.whole(counts[prefix + "correct"], f"the evaluation: {prefix}correct", 0, samples)
+    samples = strict.whole(counts[prefix + "samples"], f"evaluation: {prefix}samples", 1)
+    return samples, strict.whole(counts[prefix + "correct"], f"evaluation: {prefix}correct", 0, samples)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A node's word that it keeps the model of the best round."""
+    """A node's confirmation that it keeps the model of the best round."""
 
     client: int
 
@@ -269,14 +267,12 @@ def unpack_kept(records: RecordDict, *, client: int, run: str, round: int) -> Ke
 
 def _check_sender(records: RecordDict, *, client: int, run: str, round: int) -> None:
     about = strict.record(records, "about", ConfigRecord)
-    strict.keys(about, "the reply", _SENDER)
+    strict.keys(about, "reply", _SENDER)
     expected = {"client": client, "run": run, "round": round}
     for name, value in expected.items():
         if type(about[name]) is not type(value) or about[name] != value:
             claimed = ", ".join(f"{name} {strict.shown(about[name])}" for name in expected)
-            raise PayloadError(
-                f"the reply: it is from {claimed}; expected one from client {client}, run {run}, round {round}"
-            )
+            raise PayloadError(f"reply: is from {claimed}; expected one from client {client}, run {run}, round {round}")
 
 
 def _pack(payload: Payload) -> ArrayRecord:
@@ -287,11 +283,11 @@ def _pack(payload: Payload) -> ArrayRecord:
 def _unpack(records: RecordDict, limit: int) -> Payload:
     arrays = strict.record(records, "payload", ArrayRecord)
     if set(arrays) != {"payload"}:
-        raise PayloadError("the message: its arrays are not valid; expected exactly one, the payload")
+        raise PayloadError("message: its arrays are not valid; expected exactly one, the payload")
     array = arrays["payload"]
     if array.stype != _SERIALISATION or array.dtype != "uint8" or tuple(array.shape) != (len(array.data),):
         form = f"{strict.shown(array.dtype)}, {strict.shown(array.shape)}"
-        raise PayloadError(f"the payload: its declared form ({form}) does not match its bytes")
+        raise PayloadError(f"payload: its declared form ({form}) does not match its bytes")
     if len(array.data) > limit:
-        raise PayloadError(f"the payload: it has {len(array.data)} bytes; expected at most {limit}")
+        raise PayloadError(f"payload: has {len(array.data)} bytes; expected at most {limit}")
     return from_bytes(array.data)

@@ -59,7 +59,7 @@ class Node:
             return evaluation
 
     def keep_best(self, request: Request) -> Kept:
-        """Keep the model of the best round, which the request names: the run is over."""
+        """At the end of a run, keep the model of the best round, which the request names."""
         store = self._store(request)
         with store.lock():
             self._keep_best(store, request)

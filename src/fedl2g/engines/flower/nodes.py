@@ -10,7 +10,7 @@ from typing import Protocol
 
 from flwr.app import Message, RecordDict
 
-from fedl2g.engines.flower.identity import Refused, Told, unpack_identity, unpack_told
+from fedl2g.engines.flower.identity import Disclosed, Refused, unpack_disclosed, unpack_identity
 from fedl2g.engines.flower.strict import printable
 from fedl2g.engines.flower.terms import Clock, Terms
 from fedl2g.errors import PayloadError
@@ -20,7 +20,7 @@ _RESTART_POLLS = 20  # polls between two checks for restarted nodes
 
 
 class NodeView(Protocol):
-    """What a grid says of a node that is connected."""
+    """What a grid knows of a connected node."""
 
     @property
     def node_id(self) -> int: ...
@@ -64,12 +64,12 @@ class Nodes:
         self.keys = keys
         self.rejected: set[int] = set()  # nodes that hold none of our clients
         self.false_claims: dict[int, str] = {}  # client -> why the node with its key is refused
-        self.told: dict[int, Told] = {}  # what the nodes tell of their clients
+        self.disclosed: dict[int, Disclosed] = {}  # what the nodes disclose about their clients
         self._failures: Counter[int] = Counter()  # node -> how often it failed to say which client it is
         self._retries: dict[int, float] = {}  # node -> not before this time
         self._owners: dict[int, int] = {}  # node -> the client to which its key belongs
         self.quick: set[int] = set()  # clients whose last answer came soon
-        self.calls: set[str] = set()  # ids of messages that only keep nodes awake
+        self.wake_messages: set[str] = set()  # ids of messages that only keep nodes awake
         self._homes: dict[int, int] = {}  # client -> node
         self._queries: dict[str, int] = {}  # message id -> node whose identity was queried
         self._started: dict[int, str] = {}  # node -> when it was started, as of the last message to it
@@ -115,7 +115,7 @@ class Nodes:
             self._fail(node, printable((message.error.reason or f"error {message.error.code}")[:500]))
             return
         try:
-            client, told = unpack_identity(message.content, self.clients), unpack_told(message.content)
+            client, disclosed = unpack_identity(message.content, self.clients), unpack_disclosed(message.content)
             self._check_key(node, client)
             if client in self._homes:
                 raise PayloadError(f"it claims to be client {client}, which lives on node {self._homes[client]}")
@@ -124,16 +124,16 @@ class Nodes:
             _log.warning("node %d is refused: %s", node, " ".join(str(error).split()))
         else:
             self._homes[client] = node
-            self.told[client] = told
+            self.disclosed[client] = disclosed
             self._failures.pop(node, None)
             _log.info("client %d lives on node %d", client, node)
 
     def _fail(self, node: int, reason: str) -> None:
-        """A node failed to say which client it is: it is asked again later, but not without end."""
+        """A node failed to say which client it is: ask again later, a limited number of times."""
         self._failures[node] += 1
         tries = self._failures[node]
         self._retries[node] = self.clock.monotonic() + self.terms.pause(tries)
-        if tries < self.terms.introductions:
+        if tries < self.terms.identity_attempts:
             _log.warning("node %d did not identify itself: %s", node, reason)
             return
         self.rejected.add(node)
@@ -181,7 +181,7 @@ class Nodes:
         self._next_restart_check = now + _RESTART_POLLS * self.terms.poll_seconds
         again = {node for node, start in self._starts().items() if start != self._started.get(node, start)}
         self._queries = {name: node for name, node in self._queries.items() if node not in again}
-        self.rejected -= again  # a site may have mended its file
+        self.rejected -= again  # the site may have corrected its file
         for node in again:
             self._failures.pop(node, None)
             self._retries.pop(node, None)

@@ -1,7 +1,7 @@
 """Flower's records as bytes, and as one record. Imports no torch.
 
-Flower sends every record and every array by HTTP requests of its own, at each of a message's stations. A message as one
-record takes less than half of them.
+Flower sends every record and every array in separate HTTP requests, at every hop. A message in one record takes less
+than half of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LENGTH = 8  # bytes of the header's length
 
 
 def pack_records(records: RecordDict) -> bytes:
-    """Serialise records of numbers, texts and arrays; PayloadError for what no message of ours holds."""
+    """Serialise records of numbers, texts and arrays; PayloadError for other values, which no message of ours holds."""
     header: dict[str, Any] = {}
     arrays: list[bytes] = []
     for name, record in records.items():
@@ -32,7 +32,7 @@ def pack_records(records: RecordDict) -> bytes:
     try:
         text = json.dumps(header).encode()
     except (TypeError, ValueError) as error:
-        raise PayloadError("the message: it holds bytes; expected numbers, texts and arrays") from error
+        raise PayloadError("message: holds bytes; expected numbers, texts and arrays") from error
     return b"".join([len(text).to_bytes(_LENGTH, "big"), text, *arrays])
 
 
@@ -51,24 +51,24 @@ def unpack_records(data: bytes) -> RecordDict:
             else:
                 found[name] = {"metrics": MetricRecord, "config": ConfigRecord}[kind](values)
         if place != len(data):
-            raise ValueError("its length is not what it says")
+            raise ValueError("its length differs from the declared one")
         return RecordDict(found)
     except Exception as error:  # JSON and Flower's records raise many kinds of errors
-        raise PayloadError(f"the message: its envelope cannot be read ({type(error).__name__})") from error
+        raise PayloadError(f"message: its envelope cannot be read ({type(error).__name__})") from error
 
 
-def enclose(records: RecordDict) -> RecordDict:
+def wrap(records: RecordDict) -> RecordDict:
     """The records as one record, unless they are large."""
     data = pack_records(records)
     return RecordDict({_ENVELOPE: ConfigRecord({_CONTENT: data})}) if len(data) <= _LARGEST else records
 
 
-def disclose(records: RecordDict) -> RecordDict:
-    """The records that were enclosed, or that were not; PayloadError for anything malformed."""
+def unwrap(records: RecordDict) -> RecordDict:
+    """Inverse of `wrap`; PayloadError for anything malformed."""
     if _ENVELOPE not in records:
         return records
     record = records[_ENVELOPE]
     data = record.get(_CONTENT) if isinstance(record, ConfigRecord) and len(record) == len(records) == 1 else None
     if type(data) is not bytes or len(data) > _LARGEST:
-        raise PayloadError("the message: its envelope is not valid; expected one record of bytes, at most 1 MB")
+        raise PayloadError("message: its envelope is not valid; expected one record of bytes, at most 1 MB")
     return unpack_records(data)

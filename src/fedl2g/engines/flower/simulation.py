@@ -23,7 +23,7 @@ from fedl2g.setup import Setup
 from fedl2g.temporary import remove_folder, temporary_folder
 
 # All clients are on this machine: a refusal is an error of the run itself, and a retry would give the same unusable
-# reply. A process that died is replaced; twelve deaths in a row, two minutes, are not by chance.
+# reply. A process that died is replaced; twelve deaths in a row (two minutes) are not an accident.
 SIMULATION = Terms(poll_seconds=0.001, first_pause=0.2, attempts=12, refusal_ends_run=True, retries=False)
 
 

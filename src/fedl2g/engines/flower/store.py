@@ -68,7 +68,7 @@ class NodeStore:
             lock = filelock.FileLock(self.directory / "lock")
             lock.acquire()
         except OSError as error:
-            raise RunError(f"{self.directory}: cannot write to the store: {reason_of(error)}") from error
+            raise RunError(f"{self.directory}: cannot be written ({reason_of(error)}); make it writable") from error
         try:
             self.folder.remove_leftovers()
             yield
@@ -130,12 +130,12 @@ class NodeStore:
             self.folder.make()
             write_state(path, tensors, {**about, _DIGEST: _digest(tensors, about)}, durable=True)
         except (OSError, safetensors.SafetensorError) as error:
-            raise RunError(f"{path}: cannot be written: {reason_of(error)}; the earlier content is intact") from error
+            raise RunError(f"{path}: cannot be written ({reason_of(error)}); the earlier content is intact") from error
 
     def keep_best(self, best: int) -> None:
-        """Keep the client as it is after this round, the best so far; called before anything in the store changes.
+        """Keep the client's state after this round, the best so far; must be called before the store changes.
 
-        The one before is kept too: a server that falls back one round may name it again.
+        The previous best is kept too: a server that falls back one round may name it again.
         """
         try:
             if _best_round(self.folder) == best:
@@ -153,7 +153,9 @@ class NodeStore:
             for number in [*(n for n in kept if n > best), *[n for n in kept if n <= best][:-_KEPT]]:
                 self.folder.remove(kept[number])
         except OSError as error:
-            raise RunError(f"{target}: cannot be written: {reason_of(error)}; the earlier content is intact") from error
+            raise RunError(
+                f"{target}: cannot be written ({reason_of(error)}); the earlier content is intact"
+            ) from error
 
     def _path(self, round: int) -> Path:
         return self.directory / f"round-{round:06d}.safetensors"
@@ -174,7 +176,9 @@ def find_client(root: Path, client: int, run: str | None = None) -> Folder:
     chosen = [name for name in found if run in (None, name)]
     if not chosen:
         runs = ", ".join(found) or "none"
-        raise SettingError(f"{root}: the store has no model of client {client} for this run; its runs: {runs}")
+        raise SettingError(
+            f"{root}: the store has no model of client {client} for this run; expected one of its runs: {runs}"
+        )
     return client_folder(root, max(chosen, key=lambda name: found[name]), client)
 
 

@@ -33,16 +33,16 @@ def printable(text: str) -> str:
 def only(records: RecordDict, *names: str) -> None:
     """Check that a message has exactly these records."""
     if extra := [name for name in records if name not in names]:
-        raise PayloadError(f"the message: it has an unknown record {shown(extra[0])!r}; expected {', '.join(names)}")
+        raise PayloadError(f"message: has an unknown record {shown(extra[0])!r}; expected {', '.join(names)}")
     if missing := [name for name in names if name not in records]:
-        raise PayloadError(f"the message: it has no record {missing[0]!r}; expected {', '.join(names)}")
+        raise PayloadError(f"message: has no record {missing[0]!r}; expected {', '.join(names)}")
 
 
 def record(records: RecordDict, name: str, kind: type[Any]) -> Any:
     """One record of a message."""
     found = records.get(name)
     if not isinstance(found, kind):
-        raise PayloadError(f"the message: it has no {kind.__name__} named {name!r}")
+        raise PayloadError(f"message: has no {kind.__name__} named {name!r}")
     return found
 
 

@@ -30,10 +30,10 @@ class Terms:
     longest_pause: float = 30.0
     attempts: int | None = None
     """Consecutive failures of a client that end the run; None: it is retried until the deadline."""
-    introductions: int = 10
-    """How often a node that fails to say which client it is is asked, before it is given up until it is restarted."""
+    identity_attempts: int = 10
+    """How often a node may fail to say which client it is before it is ignored until its restart."""
     awake: int = 0
-    """Messages behind every request that keep a quick node awake: a SuperNode that finds none sleeps for 3 s."""
+    """Messages after every request that keep a quick node awake: a SuperNode that finds none sleeps for 3 s."""
     awake_seconds: float = 10.0
     """A node is quick if its last answer took less than this."""
     awake_nodes: int = 16
