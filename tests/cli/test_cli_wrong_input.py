@@ -54,7 +54,7 @@ import pytest
         (["plot", "nowhere"], ["nowhere"]),
         (["explain", "roudns"], ["'roudns'", "'rounds'"]),
         (["compare", "--methods", "local,fedl2gf"], ["fedl2gf", "fedl2g-f"]),
-        (["compare", "--methods", "local,fedproto, local"], ["local is there 2 times"]),
+        (["compare", "--methods", "local,fedproto, local"], ["local appears 2 times"]),
         (["compare", "--methods", "local", "--set", "method.server_lr=1"], ["method.server_lr"]),
         (["compare", "--methods", "fedl2g-f:server_l=1"], ["server_l", "server_lr"]),
         (["data", "show", "--partition", "idd"], ["idd", "iid"]),

@@ -124,7 +124,7 @@ def test_the_numbers_of_a_method_are_recorded_for_each_client_with_their_mean() 
     for wrong, message in (
         ({"alignment": 1.5}, r"its alignment is 1.5; expected a number from -1 to 1"),
         ({"alignment": float("nan")}, r"its alignment is nan"),
-        ({"secret": 1.0}, r"unknown number 'secret'"),
+        ({"secret": 1.0}, r"unknown number 'secret'; expected"),
     ):
         with pytest.raises(PayloadError, match=message):
             inbox.check(_measured(0, **wrong))

@@ -1,4 +1,4 @@
-"""Whether a run may be extended: the same experiment with more rounds, to the numbers of one that had them at once."""
+"""Whether a run may be extended: the same experiment with more rounds, and the numbers of a run started with them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_extension(path: Path, about: Mapping[str, Any], experiment: Experiment
 
 
 def _reason_against(experiment: Experiment) -> str | None:
-    """Why the rounds so far would have been others in a longer run; None if they would not."""
+    """Why the rounds so far would have differed in a longer run; None if they would not."""
     if get_method(experiment.method.name).traits.uses_rounds:
         return f"what {experiment.method.name} computes in a round depends on the number of rounds"
     if experiment.schedule.uses_rounds:

@@ -22,7 +22,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SettingError(
-            f"{path}: cannot read the experiment file: {reason}; expected a TOML file of settings; correct the path"
+            f"{path}: cannot be read ({reason}); expected a TOML file of settings; correct the path"
         ) from error
     return parse_settings(text, str(path))
 
@@ -32,7 +32,7 @@ def parse_settings(text: str, source: str = "the file") -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # e.g. a number with thousands of digits, or deep nesting
-        raise SettingError(f"{source}: not valid TOML: {error}") from error
+        raise SettingError(f"{source}: not valid TOML ({error}); correct it") from error
 
 
 def write_settings(settings: Mapping[str, Any], headings: Mapping[str, str]) -> str:
@@ -68,7 +68,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     """Split "key=value"; the value is parsed as TOML if it is valid TOML, otherwise taken as a string."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise SettingError(f"--set {text!r}: not of the form key=value; expected for example method.server_lr=1")
+        raise SettingError(f"--set: {text!r} is not of the form key=value; expected for example method.server_lr=1")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):

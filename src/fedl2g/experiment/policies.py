@@ -159,7 +159,7 @@ class Availability(BaseModel):
         le=10,
         description="Spread of the clients' speeds: standard deviation of the logarithm of their time.",
     )
-    speed_jitter: float = Field(0.0, ge=0, le=10, description="The same for one client from round to round.")
+    speed_jitter: float = Field(0.0, ge=0, le=10, description="The same spread for one client from round to round.")
     deadline: float | None = Field(
         None, gt=0, description="A round's length, in units of the typical client's time; none when absent."
     )

@@ -19,7 +19,7 @@ PAPER_PARTITION = 1
 
 @dataclass(frozen=True)
 class Choices:
-    """What an experiment's settings, and else its protocol, choose."""
+    """What an experiment's settings choose or, where they are absent, its protocol."""
 
     reshuffle: bool
     """Whether each epoch has a new order of the samples; else they keep the order of the partition."""
@@ -28,7 +28,7 @@ class Choices:
     partition_seed: int
     """The seed of the partition: that of the run, or one for all trials."""
     quiz: Literal["fixed", "first"]
-    """Which samples are the quiz set of a method that has one, if its options leave it open."""
+    """Which samples are the quiz set of a method that has one, if its options do not say."""
 
 
 def choices_of(experiment: Experiment) -> Choices:

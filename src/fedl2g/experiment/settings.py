@@ -51,7 +51,7 @@ class Execution(BaseModel):
     profile: bool = Field(False, description="Measure how the time of each round is spent.")
     checkpoint_every: int = Field(10, ge=1, description="Rounds between checkpoints: the most a crash can lose.")
     keep_best: bool = Field(
-        True, description="Keep the models of the best round beside the last ones, as `fedl2g export` writes them."
+        True, description="Keep the models of the best round as well as the last ones; `fedl2g export` writes either."
     )
     link_seconds: float = Field(
         120.0, gt=0, description="flower, deployed: timeout for reaching a SuperLink that is down."
@@ -114,7 +114,7 @@ class Experiment(BaseModel):
     sampler: Annotated[str, AfterValidator(samplers.check), samplers] | None = Field(
         None,
         description="How a round's participants are drawn. uniform: a fixed number, without replacement; poisson: each "
-        "client by itself. Under the privacy guarantee always poisson, else uniform when absent.",
+        "client independently. Under the privacy guarantee always poisson, else uniform when absent.",
     )
     rounds: int = Field(1000, ge=1, description="Rounds at most; `patience` usually ends a run earlier.")
     local_epochs: int = Field(1, ge=1, description="Epochs over a client's own data in each round.")
@@ -136,8 +136,8 @@ class Experiment(BaseModel):
     )
     protocol: ProtocolName = Field(
         "ours",
-        description="What decides where reshuffle, equal_start, partition_seed and FedL2G's quiz are not given. ours: "
-        "true, false, the seed, fixed. paper, as in the authors' code: false, true, 1, first.",
+        description="The defaults of reshuffle, equal_start, partition_seed and FedL2G's quiz. ours: true, false, the "
+        "seed, fixed. paper, as in the authors' code: false, true, 1, first.",
     )
     reshuffle: bool | None = Field(
         None,
@@ -281,7 +281,7 @@ class Experiment(BaseModel):
 
     @property
     def choices(self) -> Choices:
-        """What this experiment's own settings, and else its protocol, choose."""
+        """What this experiment's settings choose or, where they are absent, its protocol."""
         return choices_of(self)
 
     @property

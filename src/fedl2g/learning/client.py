@@ -21,7 +21,7 @@ from fedl2g.learning.training import Loss, SampleView, TrainingLog, train
 from fedl2g.models import SplitModel, build_model
 from fedl2g.schema import Schema
 
-MOMENTS = "optimizer"  # the entry of a client's state that holds what its optimizer remembers
+MOMENTS = "optimizer"  # the entry of a client's state that holds the running averages of its optimizer
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Task:
     classes: int
     inputs: Schema
     seed: int
-    rounds: int | None  # None: the method does not say that it uses the number of rounds (trait `uses_rounds`)
+    rounds: int | None  # None unless the method declares that it uses the number of rounds (trait `uses_rounds`)
     auxiliary: str  # the architecture of the network that the server builds: an auxiliary model, a shared head
     batch_size: int = 10
     local_epochs: int = 1
@@ -68,7 +68,7 @@ class Task:
         return self.build(architecture, "init", *self.start_ids(client))
 
     def start_ids(self, client: int) -> tuple[int, ...]:
-        """What the initial weights of a client depend on beside the seed."""
+        """What the initial weights of a client depend on besides the seed."""
         return () if self.equal_start else (client,)
 
     def layout(self, architecture: str) -> torch.memory_format:
@@ -111,15 +111,15 @@ class Client:
         return self.train_set.device
 
     def keep_moments(self, state: torch.nn.ModuleDict) -> None:
-        """Add to a client's state what the optimizer remembers of the networks in it, if it remembers anything."""
+        """Add to a client's state the optimizer's running averages for the networks in it, if it has any."""
         if slots := slots_of(self.task.optimizer):
             self._moments = state[MOMENTS] = Moments(list(state.named_parameters()), slots)
 
     def optimizer(self, *modules: torch.nn.Module, clip: float = math.inf, lr: float | None = None) -> Stepper:
         """The experiment's optimizer over the parameters of these modules, by default the client's own model.
 
-        What it remembers of the networks in the client's state goes on from round to round; for networks that are
-        received anew it starts anew. `lr` takes the place of the client's learning rate.
+        Its running averages persist over rounds for networks in the client's state, and start from zero for received
+        ones. `lr` replaces the client's learning rate.
         """
         parameters = [p for module in modules or (self.model,) for p in module.parameters()]
         rate = self.task.client_lr if lr is None else lr
@@ -148,10 +148,10 @@ class Client:
             stepper.share = self.task.schedule.share(round, self.task.scheduled_rounds)
         with self.stream("train", round):
             return train(
-                view, self._as_set(loss, round), steppers, self._orders(round, len(view)), self.task.batch_size
+                view, self._configured(loss, round), steppers, self._orders(round, len(view)), self.task.batch_size
             )
 
-    def _as_set(self, loss: Loss, round: int) -> Loss:
+    def _configured(self, loss: Loss, round: int) -> Loss:
         """The loss on augmented images and in mixed precision, where the experiment asks for them."""
         task, stored = self.task, self.train_set.inputs
         computed = loss if task.amp == "off" else torch.autocast(self.device.type, dtype=torch.bfloat16)(loss)

@@ -1,4 +1,4 @@
-"""What an optimizer of torch remembers between steps, as a module: saved and restored like a network."""
+"""The running averages of torch's optimizers as a module: saved and restored like a network."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ADAM_SLOTS = (STEP, "exp_avg", "exp_avg_sq")
 
 
 class Moments(nn.Module):
-    """The running averages of some parameters, named as torch's optimizers name them, from zero.
+    """The running averages of some parameters, initially zero, named as in torch's optimizers.
 
-    A buffer is called SLOT/PARAMETER with slashes for the parameter's dots. torch's optimizers change them in place, so
-    that the buffers hold what the optimizer remembers, without copies.
+    A buffer is called SLOT/PARAMETER, with slashes for the parameter's dots. torch's optimizers update the buffers in
+    place, so that no copies are needed.
     """
 
     def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], slots: Sequence[str]) -> None:
@@ -31,7 +31,7 @@ class Moments(nn.Module):
                     self.register_buffer(buffer, _zero(slot, parameter))
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let the optimizer go on from here, and write here; parameters without moments start anew, from zero.
+        """Let the optimizer continue from these moments and update them; parameters without moments start from zero.
 
         torch's fused kernels expect the moments of all parameters, or of none.
         """
@@ -46,7 +46,7 @@ class Moments(nn.Module):
 
 
 def _zero(slot: str, parameter: nn.Parameter) -> Tensor:
-    """As torch's fused optimizers start: the number of steps is a float32 beside the parameter."""
+    """The initial value in torch's fused optimizers: the number of steps is a float32 on the parameter's device."""
     if slot == STEP:
         return torch.zeros((), dtype=torch.float32, device=parameter.device)
     return torch.zeros_like(parameter, requires_grad=False)

@@ -92,7 +92,7 @@ class ClippedTorch:
 def make_optimizer(
     settings: Optimizer, parameters: Iterable[nn.Parameter], lr: float, clip: float, moments: Moments | None
 ) -> Stepper:
-    """The optimizer of these settings; what it remembers of parameters in `moments` goes on from there."""
+    """The optimizer of these settings; parameters in `moments` continue from their running averages."""
     if settings.plain:
         return ClippedSGD(parameters, lr, clip)
     moving = [p for p in dict.fromkeys(parameters) if p.requires_grad]
@@ -109,12 +109,12 @@ def make_optimizer(
 
 
 def _dense(p: nn.Parameter) -> bool:
-    """Whether a parameter lies in memory without gaps, as the fused kernels of torch expect without a check."""
+    """Whether a parameter has no gaps in memory, which torch's fused kernels expect but do not check."""
     return p.is_contiguous() or (p.ndim == 4 and p.is_contiguous(memory_format=torch.channels_last))
 
 
 def slots_of(settings: Optimizer) -> tuple[str, ...]:
-    """What the optimizer remembers of each parameter between steps."""
+    """The running averages that the optimizer keeps of each parameter."""
     if settings.name == "adamw":
         return ADAM_SLOTS
     return SGD_SLOTS if settings.momentum else ()

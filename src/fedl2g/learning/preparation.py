@@ -44,7 +44,7 @@ class ImagePreparation(Preparation):
         super().__init__(dtype)
         self.half_range = _RANGE.get(pixels, 1.0) / 2
         self.scaled = scaling is not None
-        if scaling is not None:  # known to everybody who has the data: not part of the state
+        if scaling is not None:  # comes with the data: not part of the state
             for name, values in (("mean", scaling.mean), ("std", scaling.std)):
                 self.register_buffer(name, torch.tensor(values, dtype=dtype).reshape(-1, 1, 1), persistent=False)
 
@@ -56,7 +56,7 @@ class ImagePreparation(Preparation):
 
 
 class Standardisation(Preparation):
-    """Numbers less their mean, over their standard deviation: of each channel of a signal, of each column of a table.
+    """Standardises each channel of a signal or column of a table by its mean and standard deviation.
 
     Missing numbers (NaN) become the mean, which is 0 afterwards. Columns of categories keep their codes.
     """

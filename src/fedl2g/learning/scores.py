@@ -1,4 +1,4 @@
-"""Scores of predictions beside accuracy, from counts per class: cheap enough for every evaluation.
+"""Scores of predictions other than accuracy, from counts per class: cheap enough for every evaluation.
 
 They are scikit-learn's `balanced_accuracy_score` and `f1_score(average="macro")`, and a test compares them; calling
 these for every client in every round would take longer than evaluating a small network.

@@ -86,7 +86,7 @@ class Augment(BaseModel):
         0,
         ge=0,
         le=1024,
-        description="Pad images with so many black pixels on each side and cut the old size out of a random place.",
+        description="Pad images with this many black pixels on each side, then cut out the original size at random.",
     )
 
     @property

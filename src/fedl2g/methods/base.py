@@ -46,9 +46,9 @@ class Traits:
     extra_passes: int = 0
     """Forward and backward passes of one batch that each round adds to a client's training."""
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """The numbers that clients report beside their loss, each with its smallest and largest value."""
+    """The numbers that clients report besides their loss, each with its smallest and largest value."""
     uses_rounds: bool = False
-    """Its arithmetic depends on the experiment's number of rounds: only such a method is told it, as `task.rounds`, and
+    """Its computation depends on the experiment's number of rounds: only such a method gets it, as `task.rounds`, and
     its runs cannot be extended."""
     idle_without_steps: bool = False
     """A round without a training step leaves the client exactly as it was."""

@@ -13,7 +13,7 @@ sizes of the train sets, and trains the generator by Adam with the same weights 
 
     CE(sum over clients k of w_k * head_k(g(e, y')), y')
 
-Adam's moments go on from round to round. Predictions are those of the client's extractor with the server's head. The
+Adam's moments persist over rounds. Predictions are those of the client's extractor with the server's head. The
 label counts of a client leave it: no privacy guarantee covers this method.
 """
 
@@ -39,7 +39,7 @@ HEAD, GENERATOR, COUNTS = "head.", "generator.", "label_counts"
 
 
 class FedGenOptions(Options):
-    """One head for all clients, trained with features that a generator on the server makes up for every class."""
+    """One head for all clients, trained with features that a generator on the server makes for every class."""
 
     name: str = "fedgen"
     server_lr: float = Field(0.1, gt=0, description="Learning rate of Adam on the generator.")
@@ -50,12 +50,12 @@ class FedGenOptions(Options):
 
 
 class Generator(nn.Module):
-    """Makes up a feature of a class from noise; the noise comes from a stream of the caller's."""
+    """Generates features of a class from noise, which comes from the caller's random stream."""
 
     def __init__(self, options: FedGenOptions, task: Task) -> None:
         super().__init__()
         self.noise_dim, self.classes, self.dtype = options.noise_dim, task.classes, task.dtype
-        # No bias: BatchNorm takes it out again, and Adam would make steps of its gradient's rounding errors.
+        # No bias: BatchNorm cancels it, and Adam would amplify the rounding errors of its gradient.
         self.hidden = nn.Linear(options.noise_dim + task.classes, options.hidden_dim, bias=False)
         self.norm = nn.BatchNorm1d(options.hidden_dim)
         self.features = nn.Linear(options.hidden_dim, task.feature_dim)

@@ -1,4 +1,4 @@
-"""FedTGP: the server trains the prototypes, so that those of different classes lie apart.
+"""FedTGP: the server trains the prototypes, so that those of different classes are far apart.
 
 Zhang et al., "FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for Data and Model
 Heterogeneity in Federated Learning", AAAI 2024.
@@ -94,7 +94,7 @@ class FedTGPServer(ClassMeanServer[FedTGPOptions]):
 
 
 def adaptive_margin(labels: Tensor, features: Tensor, weights: Tensor) -> float:
-    """xi: how far the classes' mean features lie apart; infinite if there is one class alone."""
+    """xi: how far apart the classes' mean features are; infinite if there is only one class."""
     ids, positions = torch.unique(labels, return_inverse=True)
     if len(ids) < 2:
         return torch.inf

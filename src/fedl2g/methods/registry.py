@@ -63,7 +63,7 @@ class Method:
             else "Tensors of a network.",
         }[self.traits.uploads]
         packed = " They are compressed." * self.traits.compressed
-        measured = f" Beside its loss it reports: {', '.join(self.traits.metrics)}." if self.traits.metrics else ""
+        measured = f" Besides its loss it reports: {', '.join(self.traits.metrics)}." if self.traits.metrics else ""
         return f"{kind}{packed}{measured} {self.traits.communication_note}".strip()
 
     def warmup_rounds(self, options: Options) -> int:

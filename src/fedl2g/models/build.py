@@ -67,7 +67,9 @@ def _build_with_factory(name: str, classes: int, inputs: Schema, feature_dim: in
     except SettingError:
         raise
     except Exception as error:  # the user's code may raise anything
-        raise SettingError(f"models: the factory {shown!r} failed: {type(error).__name__}: {error}") from error
+        raise SettingError(
+            f"models: the factory {shown!r} failed ({type(error).__name__}: {error}); correct it"
+        ) from error
     try:
         return split_model(
             network,

@@ -19,7 +19,7 @@ EXAMPLES: dict[Kind, Schema] = {
     "table": Schema("table", (30,), tuple(Column(str(number)) for number in range(30))),
     "text": Schema("text", (64,), vocabulary=1 << 14),
 }
-"""What networks of the other kinds are described with: the signals of `har`, the columns of `breast-cancer`, texts."""
+"""Inputs for describing networks of the other kinds: signals as in `har`, columns as in `breast-cancer`, texts."""
 
 
 def describe_model(name: str, *, classes: int, image_size: int, measure: bool = True) -> dict[str, Any]:

@@ -25,9 +25,9 @@ def sensor_cnn(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
 
 
 def sensor_dilated(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
-    """Dilated convolutions, each looking twice as far as the one before it, without a normalisation.
+    """Dilated convolutions, each reaching twice as far as the one before it, without normalisation.
 
-    A normalisation of each sample would take away how strong its signal is, which tells rest from motion.
+    Normalising each sample would remove the strength of its signal, which tells rest from motion.
     """
     layers: list[nn.Module] = []
     channels = inputs.shape[0]

@@ -91,7 +91,7 @@ def split_model(
         model = _cut(module, _find_head(module, head_name), classes, feature_dim)
     else:
         raise SettingError(
-            f"a model factory must return a torch.nn.Module or a pair (extractor, head) of them, not {_kind(module)}"
+            f"the factory returned {_kind(module)}; expected a torch.nn.Module or a pair (extractor, head) of them"
         )
     _check_split(model, classes, feature_dim, inputs)
     return model
@@ -220,8 +220,8 @@ def _run(part: str, module: nn.Module, inputs: Tensor, shape: tuple[int, ...]) -
 def _expect(part: str, outputs: Tensor, width: int, what: str) -> None:
     if outputs.shape != (2, width):
         raise SettingError(
-            f"the {part} of the model must turn a batch of 2 into {what} of shape (2, {width}), "
-            f"but it gives {tuple(outputs.shape)}"
+            f"the {part} of the model turns a batch of 2 into {what} of shape {tuple(outputs.shape)}; expected "
+            f"(2, {width})"
         )
     if not outputs.is_meta and not bool(torch.isfinite(outputs).all()):
         raise SettingError(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fedl2g.models.split import Builder, FeaturePool, SplitModel
 from fedl2g.schema import Schema
 
-_MOST = 16  # numbers that stand for a category
+_MAX_EMBEDDING = 16  # the largest width of the vector for a category
 
 
 class Columns(nn.Module):
@@ -20,7 +20,7 @@ class Columns(nn.Module):
         self.numbers = [column for column, size in enumerate(sizes) if not size]
         self.categories = [column for column, size in enumerate(sizes) if size]
         self.embeddings = nn.ModuleList(
-            nn.Embedding(sizes[column], min(_MOST, (sizes[column] + 1) // 2)) for column in self.categories
+            nn.Embedding(sizes[column], min(_MAX_EMBEDDING, (sizes[column] + 1) // 2)) for column in self.categories
         )
         self.width = len(self.numbers) + sum(sizes_of(self.embeddings))
 

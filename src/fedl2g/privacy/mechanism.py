@@ -45,7 +45,7 @@ class Mechanism:
     rounds: int
     seed: int
     simulated: bool = True
-    """Whether somebody who knows the settings knows the noise: the guarantee then holds for nobody."""
+    """Whether the noise follows from the public settings alone: the guarantee then protects nobody."""
 
     @classmethod
     def of(cls, experiment: Experiment) -> Mechanism | None:
@@ -53,7 +53,7 @@ class Mechanism:
         e = experiment
         if not e.privacy.on:
             return None
-        # Sites draw the noise of their uploads themselves, and do not without a key of their own.
+        # Sites that draw the noise of their own uploads refuse to do so without a key.
         drawn_at_sites = e.dataset == SITES and e.privacy.noise == "client"
         simulated = noise_key() is None and not drawn_at_sites
         return cls(e.privacy, e.clients, e.participation, e.rounds, e.seed, simulated)

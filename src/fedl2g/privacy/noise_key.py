@@ -1,6 +1,6 @@
-"""The secret key of the noise: without one a guarantee is simulated, and a run goes on with the one it began with.
+"""The secret key of the noise: without one a guarantee is simulated, and a run continues only with its own key.
 
-A run records a fingerprint of its key, from which the key cannot be found: scrypt with a salt of its own.
+A run records a salted fingerprint (scrypt) of its key, from which the key cannot be recovered.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def noise_key() -> str | None:
 
 
 def key_fingerprint() -> str | None:
-    """A fingerprint of the key for a run's records; None without a key. Two of one key differ, by their salts."""
+    """A fingerprint of the key for a run's records, with a new salt each time; None without a key."""
     key = noise_key()
     return None if key is None else _fingerprint(key, secrets.token_bytes(_SALT_BYTES))
 
 
 def check_key(recorded: object, path: Path) -> None:
-    """Raise SettingError unless the run at this path was started with this process's key, or like it without one."""
+    """Raise SettingError unless the run at this path was started with this process's key, or both have none."""
     key = noise_key()
     if recorded is None and key is None:
         return

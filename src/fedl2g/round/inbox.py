@@ -55,7 +55,8 @@ class Inbox(Policy):
     def _check_metrics(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             if name not in self.traits.metrics:
-                raise PayloadError(f"its report has an unknown number {name[:_NAME_LIMIT]!r}")
+                known = ", ".join(self.traits.metrics) or "none"
+                raise PayloadError(f"its report has an unknown number {name[:_NAME_LIMIT]!r}; expected {known}")
             low, high = self.traits.metrics[name]
             if not low <= value <= high:  # also refuses NaN
                 raise PayloadError(f"its {name} is {value}; expected a number from {low:g} to {high:g}")

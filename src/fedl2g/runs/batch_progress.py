@@ -1,4 +1,4 @@
-"""Progress of several runs: which of how many, the time left, and a line for each run that is under way."""
+"""Progress of several runs: how many are done, the time left, and a line for each run that is under way."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Run:
 
 
 class BatchProgress:
-    """Shows a batch of runs on a terminal, or in a line from time to time elsewhere."""
+    """Shows a batch of runs as bars on a terminal, and as a line from time to time elsewhere."""
 
     def __init__(self, console: Console, experiments: Mapping[Path, Experiment], jobs: int = 1) -> None:
         self.console = console
@@ -80,7 +80,7 @@ class BatchProgress:
         self._show()
 
     def ended(self, path: Path, text: str) -> None:
-        """A run is over (or was before, or failed): print how it ended."""
+        """Print how a run ended, now or before this batch."""
         run = self.runs[path]
         run.over = True
         if self._bar is not None and run.task is not None:

@@ -1,7 +1,7 @@
 """Keeps the models of the best round: copied when a round is the best so far, written into every checkpoint.
 
-They belong to the checkpoint, so that a run that is killed and resumed has those of the round it goes on from. Between
-two checkpoints they are in the run's scratch folder, mostly as hard links.
+They belong to the checkpoint, so that a resumed run has those of the round from which it continues. Between two
+checkpoints they are in the run's scratch folder, mostly as hard links.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Checkpoint:
 
     @property
     def folder(self) -> Folder:
-        """Its folder, from the one that holds the checkpoints' folder: a link on the way is not followed."""
+        """Its folder, opened from the run directory, so that no link on the path to it is followed."""
         up = 2 if self.path.name == _BEST else 1
         return Folder(self.path.parents[up]) / "/".join(self.path.parts[-up - 1 :])
 
@@ -178,7 +178,7 @@ def write_checkpoint(folder: Path, federation: Federation, best: Callable[[Path]
 
 @contextmanager
 def writing(path: Path, run: Path, what: str = "the checkpoint") -> Iterator[None]:
-    """Turn the errors of a disk while a checkpoint, or a part of the next one, is written into one sentence."""
+    """Turn disk errors while a checkpoint, or a part of the next one, is written into one sentence."""
     try:
         yield
     except (OSError, safetensors.SafetensorError, RunError) as error:

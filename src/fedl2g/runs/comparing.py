@@ -28,7 +28,7 @@ def run_comparison(
     observers: Callable[[Path], Sequence[Observer]] = lambda path: (),
     data: Dataset | None = None,
 ) -> Dataset:
-    """Run what is not finished yet and return the data; failed runs are noted in the comparison, and it goes on.
+    """Run what is not finished yet and return the data; a failed run is noted, and the others are run.
 
     `observers` makes the observers of a run in this process (`jobs` 1).
     """

@@ -59,7 +59,7 @@ class Comparison:
         named = [text.strip() for text in methods]
         for text in named:
             if named.count(text) > 1:
-                raise SettingError(f"methods: {text} is there {named.count(text)} times; expected each method once")
+                raise SettingError(f"methods: {text} appears {named.count(text)} times; expected each method once")
         reference = reference_among(named, None if against is None else against.strip())
         common = {key: value for key, value in overrides.items() if not key.startswith("method")}
         shared = {key: value for key, value in overrides.items() if key.startswith("method.")}
@@ -101,11 +101,11 @@ class Comparison:
         self.results[self.labels[path]].append(result)
 
     def score(self, metrics: Sequence[str], data: Dataset) -> None:
-        """Compute further scores of every run's best models, which its scores.json keeps in full."""
+        """Compute additional scores of every run's best models; each run's scores.json has them in full."""
         from fedl2g.runs.scores import score_run
 
         for label, found in self.results.items():
-            # The user named the code of the experiments; the files in the directories may name other code.
+            # `open_for`: the user named the code of the experiments, but the directories may name other code.
             runs = [RunDirectory.open_for(path, self.experiments[path])[0] for path in (Path(one.run) for one in found)]
             if runs:
                 self.scores[label] = [score_run(run, metrics, data=data) for run in runs]

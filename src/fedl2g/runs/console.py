@@ -20,7 +20,7 @@ _NOTEBOOK_EVERY_SECONDS = 0.5
 
 
 class PlainConsole(Console):
-    """A console that makes control characters in what it shows visible; those of its own displays are not text."""
+    """A console that makes control characters in printed text visible, but keeps those of its own displays."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -40,7 +40,7 @@ def progress_console(quiet: bool = False) -> Console:
 
 
 class _Terminal(io.TextIOBase):
-    """A terminal that may be closed at any time: a run goes on, and ends in order, without anybody who looks on."""
+    """A terminal that may be closed at any time: the run continues, and ends in order, without it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

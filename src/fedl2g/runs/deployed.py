@@ -1,4 +1,4 @@
-"""What is particular to the run of a deployment: where it is continued, and who its sites are."""
+"""What is specific to a deployed run: how it is continued, and which sites took part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUNS = "runs"
 
 @dataclass(frozen=True)
 class SiteRecord:
-    """What a site told of itself: its name always, the rest as far as its own file allows."""
+    """What is recorded about a site: its name, and what its own file allows."""
 
     name: str
     model: str | None = None
@@ -30,7 +30,7 @@ class SiteRecord:
 
 
 def write_sites(run: Path, sites: Mapping[int, SiteRecord]) -> None:
-    """Write who the sites of a run are, by client."""
+    """Write the sites of a run, by client."""
     write_sealed(Folder(run), SITES_FILE, as_json(sites))
 
 
@@ -40,13 +40,13 @@ def as_json(sites: Mapping[int, SiteRecord]) -> dict[str, dict[str, object]]:
 
 
 def read_sites(run: Path) -> dict[int, SiteRecord]:
-    """Who the sites of a run are, by client; empty for a run that is no deployment, or if nobody knows."""
+    """The sites of a run, by client; empty for a run that was not deployed, or if the file cannot be read."""
     if Folder(run).status(SITES_FILE) is None:
         return {}
     try:
         found = read_sealed(Folder(run), SITES_FILE)
         return {int(client): _site(values) for client, values in found.items()}
-    except (RunError, ValueError, TypeError, AttributeError) as error:  # the names of sites are no numbers of the run
+    except (RunError, ValueError, TypeError, AttributeError) as error:  # no number depends on the names of the sites
         _log.warning("%s: the sites are not named (%s)", run, error)
         return {}
 
@@ -61,12 +61,12 @@ def _site(values: Mapping[str, object]) -> SiteRecord:
 
 
 def in_words(sites: Mapping[int, SiteRecord]) -> str:
-    """The sites in one line, for tables: their names and the networks they told."""
+    """The sites in one line, for tables: their names and, where known, their networks."""
     return ", ".join(site.name if site.model is None else f"{site.name}={site.model}" for site in sites.values())
 
 
 def how_to_continue(run: Path) -> str:
-    """How the run of a deployment is continued: a command, or who does it."""
+    """The advice to continue a deployed run."""
     if (run / ".." / _FEDERATION).is_file():
         return "the coordinator of the federation continues it"
     folder = run.resolve().parent

@@ -94,7 +94,7 @@ class RunDirectory:
             raise RunError(f"{path}: names code that this experiment does not name ({others[0]}); choose another --out")
         from fedl2g.experiment import Experiment
 
-        # The user's experiment, and no other: what is read from the directory later needs no other code either.
+        # experiment.toml must be the user's experiment: whatever is read from the directory later needs no other code.
         if Experiment(**{**settings, "rounds": about["rounds"]}).fingerprint != about["fingerprint"]:
             raise RunError(
                 f"{path}: experiment.toml and run.json belong to different runs; restore them from a copy, or choose "
@@ -123,7 +123,7 @@ class RunDirectory:
         wrong = [name for name, kind in _ABOUT_TYPES.items() if type(about.get(name)) is not kind]
         wrong += [name for name, most in _MOST.items() if not wrong and not 0 <= about[name] <= most]
         if wrong:
-            raise RunError(f"{path}: {wrong[0]!r} is missing or cannot be right; restore the file from a copy")
+            raise RunError(f"{path}: {wrong[0]!r} is missing or not valid; restore the file from a copy")
         return about
 
     @property
@@ -135,7 +135,7 @@ class RunDirectory:
         """The raw settings of experiment.toml; no code that they name is imported."""
         path = self.path / EXPERIMENT
         try:
-            settings = tomllib.loads(self._described(EXPERIMENT).decode("utf-8"))
+            settings = tomllib.loads(self._verified(EXPERIMENT).decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise _unreadable(path, error) from error
         require_plain_text(path, settings)
@@ -143,7 +143,7 @@ class RunDirectory:
 
     def settings_text(self) -> str:
         """The text of experiment.toml."""
-        return self._described(EXPERIMENT).decode("utf-8", errors="replace")
+        return self._verified(EXPERIMENT).decode("utf-8", errors="replace")
 
     def experiment(self) -> Experiment:
         """The experiment of this run; refused if it names code and the directory is not trusted."""
@@ -184,7 +184,7 @@ class RunDirectory:
 
     def environment(self) -> dict[str, Any]:
         """Versions, CPU and threads of the machine that started the run."""
-        self._described(ENVIRONMENT)
+        self._verified(ENVIRONMENT)
         found = read_json(self.folder, ENVIRONMENT)
         require_plain_text(self.path / ENVIRONMENT, found)
         return found
@@ -194,7 +194,7 @@ class RunDirectory:
         from fedl2g.datasets import Partition
 
         try:
-            text = self._described(PARTITION, _PARTITION_LIMIT).decode("utf-8")
+            text = self._verified(PARTITION, _PARTITION_LIMIT).decode("utf-8")
         except ValueError as error:
             raise _unreadable(self.path / PARTITION, error) from error
         return Partition.from_json(text)
@@ -265,7 +265,7 @@ class RunDirectory:
         write_sealed(self.folder, RESULT, result.to_dict(), self.records.run)
 
     def reopen(self) -> None:
-        """Remove the result: the run goes on."""
+        """Remove the result, so that the run can continue."""
         try:
             for name in (SCORES, RESULT):
                 self.folder.remove(name)
@@ -274,11 +274,11 @@ class RunDirectory:
                 f"{self.path}: its result cannot be removed ({reason_of(error)}); make it writable"
             ) from error
 
-    def describe(self, experiment: Experiment) -> None:
+    def write_rounds(self, experiment: Experiment) -> None:
         """Write the number of rounds of an extended run to run.json, then to experiment.toml."""
         text, about = experiment.to_toml(), self.about()
-        # Between the two writes, the old file is still the run's: what it says of the number of rounds is not used.
-        known = [digest(text.encode()), digest(self._described(EXPERIMENT))]
+        # If the process is killed between the two writes, the old file remains; its number of rounds is not used.
+        known = [digest(text.encode()), digest(self._verified(EXPERIMENT))]
         files = {**about["files"], EXPERIMENT: list(dict.fromkeys(known))}
         about |= {"rounds": experiment.rounds, "fingerprint": experiment.fingerprint, "files": files}
         write_sealed(self.folder, ABOUT, about)
@@ -290,10 +290,10 @@ class RunDirectory:
 
     @property
     def running(self) -> bool:
-        """Whether a process works on the run now: it holds the lock."""
+        """Whether a process works on the run now, and so holds the lock."""
         return is_locked(self.folder)
 
-    def _described(self, name: str, limit: int = SMALL) -> bytes:
+    def _verified(self, name: str, limit: int = SMALL) -> bytes:
         """The content of a file whose digest is in run.json."""
         try:
             content = self.folder.read(name, limit)

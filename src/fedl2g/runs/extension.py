@@ -1,4 +1,4 @@
-"""Extends a run: more rounds in the same directory, to the bits of a run that had them from the start."""
+"""Extends a run: more rounds in the same directory, with the same bits as a run that had them from the start."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fedl2g.runs.directory import RunDirectory
 def extend(directory: RunDirectory, experiment: Experiment) -> None:
     """Give a run the rounds of this experiment, if they are more; the caller holds the directory's lock.
 
-    The order of the steps matters: a run killed between two of them goes on either as it was or as extended.
+    The order of the steps matters: a run killed between two of them can continue, either as it was or as extended.
     """
     about = directory.about()
     if about["fingerprint"] == experiment.fingerprint:
         if directory.settings().get("rounds") != experiment.rounds:  # killed in the last step below
-            directory.describe(experiment)
+            directory.write_rounds(experiment)
         return
     check_extension(directory.path, about, experiment)
     directory.reopen()
@@ -26,4 +26,4 @@ def extend(directory: RunDirectory, experiment: Experiment) -> None:
         for checkpoint in checkpoints(directory.checkpoints):
             if checkpoint.round == about["rounds"]:
                 directory.folder.remove(f"checkpoints/{checkpoint.path.name}")
-    directory.describe(experiment)
+    directory.write_rounds(experiment)

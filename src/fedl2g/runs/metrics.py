@@ -25,7 +25,7 @@ from fedl2g.seals import digest
 
 _LIMIT = 4 * GIB
 _DIGEST = b', "digest": "'
-_DIGITS = 16  # of a line's digest: against faults, nobody's forgery
+_DIGITS = 16  # of a line's digest, which protects against faults, not against forgery
 _log = logging.getLogger(__name__)
 
 
@@ -92,7 +92,7 @@ class Metrics:
         return (record, start + len(whole) + 1) if record is not None else (None, read)
 
     def append(self, record: RoundRecord) -> None:
-        """Add the line of a round; if it cannot be written, nothing of it is."""
+        """Add the line of a round; if that fails, the file is unchanged."""
         line = self._line(record)
         with self._writing(), self.folder.appending(METRICS) as file:
             end = self._sound_end(file)
@@ -105,7 +105,7 @@ class Metrics:
                 raise
 
     def _sound_end(self, file: BinaryIO) -> int:
-        """Where the next line begins, after what a killed process left of the last one was removed."""
+        """Where the next line begins, once the part of a line that a killed process left has been removed."""
         size = file.seek(0, os.SEEK_END)
         start = max(size - self.longest, 0)
         file.seek(start)
@@ -120,7 +120,7 @@ class Metrics:
         return end
 
     def restore(self, history: Sequence[RoundRecord]) -> None:
-        """Make the file hold these rounds, which come from a checkpoint; lines that are sound stay as they are."""
+        """Make the file hold these rounds, which come from a checkpoint; intact lines are not rewritten."""
         found = self.read()
         missing = {record.round: record for record in history if found.records.get(record.round) != record}
         if found.damage:

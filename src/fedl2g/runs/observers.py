@@ -42,7 +42,7 @@ class EarlyStop(Observer):
         best = selected_record(federation.history)
         if not self.patience or best is None:
             return
-        # No model moves in the warm-up: its evaluations repeat that of round 0 and say nothing of convergence.
+        # No model changes in the warm-up: its evaluations repeat that of round 0 and say nothing about convergence.
         start = max(best.round, self.warmup_rounds)
         since = sum(record.accuracy is not None and record.round > start for record in federation.history)
         if since >= self.patience:
@@ -89,7 +89,7 @@ class StopOnInterrupt(Observer):
     def __init__(self) -> None:
         self._federation: Federation | None = None
         self._pressed = False
-        self._round: tuple[float, float | None] = (0.0, None)  # when it began, and how long the one before took
+        self._round: tuple[float, float | None] = (0.0, None)  # when it began, and the duration of the previous one
 
     def message(self) -> str:
         """When the run will end after Ctrl-C."""

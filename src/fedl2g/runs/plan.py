@@ -1,4 +1,4 @@
-"""The runs that a batch shall have, in a file of its folder: for who follows the folder while the batch goes on."""
+"""The planned runs of a batch, in a file in its folder, for pages that follow the batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STRICT: ConfigDict = {"extra": "forbid", "strict": True}  # plans are read back
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that shall be: its directory inside the folder, and the place in a table that it is for."""
+    """A planned run: its directory inside the folder, and its place in a table."""
 
     __pydantic_config__ = _STRICT
 
@@ -44,7 +44,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a folder shall hold, and the errors of the runs that failed, by the names of their directories."""
+    """The planned runs of a folder, and the errors of those that failed, by the names of their directories."""
 
     folder: Path
     runs: tuple[PlannedRun, ...]

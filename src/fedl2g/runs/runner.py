@@ -82,8 +82,8 @@ def resume(
 ) -> RunResult:
     """Continue a run from its last checkpoint; the numbers are those of an uninterrupted run.
 
-    With more `rounds` than it has, a run is extended, also a finished one, to the numbers of one that had them at once.
-    Python code that the run's own file names (its method, models or data) is only imported with `trust`.
+    With more `rounds` than it has, a run is extended, also a finished one; the numbers are those of a run started with
+    them. Python code that the run's own file names (its method, models or data) is only imported with `trust`.
     """
     directory = RunDirectory.open(Path(path), trust=trust)
     if directory.deployed and (directory.result() is None or rounds is not None):

@@ -1,6 +1,6 @@
-"""Scores of a run's best models beside accuracy: AUROC and confusion, by client, by architecture and by class.
+"""Additional scores of a run's best models: AUROC and confusion, by client, by architecture and by class.
 
-They are computed on request, once, from the kept models: a round costs what it did. All numbers are scikit-learn's.
+They are computed on request, once, from the kept models; rounds do not take longer. All numbers are scikit-learn's.
 
 AUROC is one-vs-rest: of a class, the probability that a sample of it gets a higher softmax score for the class than a
 sample of another class. Of several classes it is their mean, over the classes that have both kinds of samples; a client

@@ -97,8 +97,8 @@ def samples_interval(correct: float, other: float, samples: float) -> Interval:
     """Over the test samples of one client: the difference of two binomial proportions.
 
     Agresti and Caffo's interval, which holds for few samples too: the textbook one after a success and a failure are
-    added to each of the two. The same samples were predicted twice, which makes the noise smaller than the one assumed
-    here, of two separate sets of samples: a client is rather called unchanged.
+    added to each of the two. It assumes two separate sets of samples. Here the same samples were predicted twice, so
+    the true noise is smaller, and a client is called unchanged more easily.
     """
     estimate = (correct - other) / samples
     p, q = (correct + 1) / (samples + 2), (other + 1) / (samples + 2)

@@ -33,7 +33,7 @@ def trackers(names: str, run: Path) -> list[Observer]:
     result: list[Observer] = []
     for name in (part.strip() for part in names.split(",") if part.strip()):
         if name not in _TRACKERS:
-            raise SettingError(f"--track: unknown tracker {name!r}; {choices(name, _TRACKERS)}")
+            raise SettingError(f"--track: {name!r} is not known; {choices(name, _TRACKERS)}")
         if importlib.util.find_spec(name) is None:
             raise SettingError(f"--track: the package {name} is not installed; run pip install 'fedl2g[tracking]'")
         result.append(_TRACKERS[name](run))
@@ -69,7 +69,7 @@ def scalars(record: RoundRecord) -> dict[str, float]:
 
 
 def _privacy(spent: Mapping[str, float]) -> dict[str, float]:
-    """The privacy of a record; a guarantee whose noise was not secret is not shown under the name of one."""
+    """The privacy of a record; a guarantee whose noise was not secret is labelled as simulated."""
     label = "privacy_simulated" if guarantee_of(spent) == "simulated" else "privacy"
     return {f"{label}/{name}": value for name, value in spent.items()}
 
