@@ -82,7 +82,7 @@ def test_the_records_of_a_deployed_run_say_who_took_part(fedl2g: Any, coordinato
         "north",
         "small_resnet",
         "30",
-        "not told",
+        "not disclosed",
         f"continue it with `fedl2g deploy run {COORDINATOR} --name first`",
     ):
         assert words in shown
@@ -91,7 +91,7 @@ def test_the_records_of_a_deployed_run_say_who_took_part(fedl2g: Any, coordinato
     assert json.loads(fedl2g("show", path, "--json").out)["sites"]["0"]["train_samples"] == 30
     assert fedl2g("report", path, "-o", "page.html").code == 0
     page = Path("page.html").read_text()
-    assert "Sites: north (small_resnet, 30 training samples, 10 test samples), south (network not told)." in page
+    assert "Sites: north (small_resnet, 30 training samples, 10 test samples), south (network not disclosed)." in page
     advice = fedl2g("resume", path)
     assert advice.code == 2
     assert f"continue it with `fedl2g deploy run {COORDINATOR} --name first`" in advice.sentence

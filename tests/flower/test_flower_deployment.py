@@ -56,7 +56,7 @@ def test_the_tutorial_runs_and_equals_the_inline_run(tmp_path: Path) -> None:
     assert found["other user"] == (os.geteuid() == 0 and shutil.which("setpriv") is not None)
     assert found["predictions"] == {"north": [5, 4], "south": [5, 4], "east": [5, 4]}
     assert found["originals"] == []  # nothing names the folder in which it was made
-    for word in ("north", "site_code:build_model", "small_resnet", "45", "not told"):
+    for word in ("north", "site_code:build_model", "small_resnet", "45", "not disclosed"):
         assert word in found["shown"]
     assert re.search(r"round 2: accuracy [\d.]+% \(\d+ of 15 test samples\); alone ", found["log"])
 

@@ -347,7 +347,7 @@ def test_every_figure_is_drawn(figure: str, folder: Path, tmp_path: Path) -> Non
     titles = {
         "curves": {"Test accuracy (pooled over clients)", "Original local loss (cross entropy)", "Alignment"},
         "verdicts": {"Test accuracy", "Difference to local"},
-        "clients": {"Accuracy of the single clients", "Clients helped and harmed", "By architecture", "By size"},
+        "clients": {"Accuracy of individual clients", "Clients helped and harmed", "By architecture", "By size"},
         "loss-increase": {"Original local loss minus local training's"},
         "communication": {"Communication per round", "Computation per round"},
         "bubbles": {"digits, dirichlet:1, seed 0"},

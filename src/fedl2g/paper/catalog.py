@@ -177,7 +177,7 @@ def scale(name: str) -> Scale:
     """A scale by name."""
     known = _content()[0]["scales"]
     if name not in known:
-        raise SettingError(f"--scale: unknown scale {name!r}; {choices(name, known)}")
+        raise SettingError(f"--scale: {name!r} is not known; {choices(name, known)}")
     rules = known[name]
     return Scale(name, rules["summary"], rules["seeds"], rules["first_seed"], rules)
 
@@ -201,7 +201,7 @@ def plan(
 
 
 def _shorter_warmup(settings: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """The settings with the user's; a preset warm-up that the user's `rounds` leave no room for takes half of them."""
+    """The settings with the user's; a preset warm-up that would take all of the user's `rounds` takes half of them."""
     warmup = "method.warmup_rounds"
     if "rounds" in overrides and warmup in settings:
         rounds = int(overrides["rounds"])

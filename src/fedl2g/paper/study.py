@@ -92,7 +92,7 @@ class Study:
         found = read_sealed(Folder(self.folder), _FILE)
         for name in ("dataset_paths", "settings"):
             if not isinstance(found.get(name), dict):
-                raise RunError(f"{self.folder / _FILE}: {name!r} is missing or no table; restore it from a copy")
+                raise RunError(f"{self.folder / _FILE}: {name!r} is missing or not a table; restore it from a copy")
         return found
 
     def cells(self, experiment: PaperExperiment, seeds: int | None = None, only: Iterable[str] = ()) -> list[Cell]:
@@ -137,7 +137,7 @@ class Study:
         note_failure(self.folder, cell.folder, reason)
 
     def write_plan(self, cells: Iterable[Cell]) -> None:
-        """Write which cells shall be run; one that several columns share stands there for each of them."""
+        """Write which cells are to be run; a cell that several columns share is listed for each of them."""
         from fedl2g.experiment import default_settings
 
         self.save()

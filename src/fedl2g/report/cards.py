@@ -23,7 +23,7 @@ from fedl2g.report.series import (
 from fedl2g.runs.verdicts import DEFAULT_REFERENCE, Difference
 
 ALIGNMENT = "alignment"
-MANY = 4  # sentences that a reader reads
+MANY = 4  # more sentences than this are folded behind a summary
 _ABOUT_ALIGNMENT = (
     "The cosine between the clients' quiz gradient and the pull of the guiding vectors, mean over clients. Above zero "
     "a step along the pull lowers the loss on the quiz samples, below zero it raises it."
@@ -51,7 +51,7 @@ class Section:
     question: str
     sentences: list[str] = field(default_factory=list)
     cards: list[Card] = field(default_factory=list)
-    summary: str = ""  # what stands in place of many sentences until a reader opens them
+    summary: str = ""  # shown in place of many sentences until a reader opens them
 
 
 def sections(content: Content) -> list[Section]:
@@ -77,8 +77,8 @@ def verdict_sentences(content: Content) -> list[str]:
             ]
         return []
     others = [c.reference.label for c in content.compared if c.reference.method != DEFAULT_REFERENCE]
-    told = [f"Nobody trained locally on this data, so methods are compared with {label}." for label in others]
-    return [*told, *found]
+    explained = [f"Nobody trained locally on this data, so methods are compared with {label}." for label in others]
+    return [*explained, *found]
 
 
 def _verdict_summary(content: Content) -> str:
@@ -138,7 +138,7 @@ def _help(content: Content, look: Look) -> list[Card]:
     if any(number(best_accuracy(run)) is not None for run in content.runs):
         several = any(len(group.runs) > 1 for group in content.groups)
         caption = (
-            "A line for every seed, a dot at their mean." if several else "One seed: how much seeds differ is unknown."
+            "A tick for every seed, a dot at their mean." if several else "One seed: how much seeds differ is unknown."
         )
         chart = drawings.best_accuracies(content.groups, look)
         cards.append(Card("best", "Accuracy", f"In the selected round, pooled over clients. {caption}", [("", chart)]))
@@ -161,7 +161,7 @@ def _whom(content: Content, look: Look) -> list[Card]:
     if accuracies:
         caption = "A dot per client and seed in the selected round; box: the middle half, tick: the median."
         chart = client_charts.spread(accuracies, look.only([row["method"] for row in accuracies]))
-        cards.append(Card("spread", "Accuracy of the single clients", caption, [("", chart)]))
+        cards.append(Card("spread", "Accuracy of individual clients", caption, [("", chart)]))
     rows = difference_rows(content.groups, content.compared)
     if not rows:
         return cards
@@ -209,13 +209,13 @@ def _how(content: Content, look: Look) -> list[Card]:
         )
     if any(line["x"] for line in increase["per_round"].values()):
         caption = (
-            "The original local loss of each round less its own earlier minimum: above zero it rises. Counted in "
+            "The original local loss of each round minus its own earlier minimum: above zero it rises. Counted in "
             f"rounds of training. {seeds}"
         )
         chart = drawings.loss_per_round(groups, look)
         cards.append(Card("loss-per-round", "Loss increase in each round", caption, [("", chart)], zoom="training"))
     if any(rise["mean"] for rise in increase["rise"].values()):
-        caption = "The largest climb of the original local loss above its own earlier minimum, mean over seeds."
+        caption = "The largest rise of the original local loss above its own earlier minimum, mean over seeds."
         chart = drawings.loss_rise(groups, look)
         cards.append(Card("loss-rise", "Loss increase during training", caption, [("", chart)]))
     if content.embeddings:
@@ -238,7 +238,7 @@ def _cost(content: Content, look: Look) -> list[Card]:
     spends = any(record.up_bytes + record.down_bytes for run in content.runs for record in run.history)
     several = "Mean over seeds. " if any(len(group.runs) > 1 for group in groups) else ""
     if spends:
-        caption = f"Counted from the payloads that crossed, all participants together (1 MB is 2^20 bytes). {several}"
+        caption = f"Counted from the payloads exchanged, all participants together (1 MB is 2^20 bytes). {several}"
         chart = drawings.communication(groups, look)
         notes = tuple(byte_notes(groups))
         cards.append(Card("communication", "Communication per round", caption, [("", chart)], notes=notes))
@@ -248,7 +248,7 @@ def _cost(content: Content, look: Look) -> list[Card]:
         cards.append(Card("computation", "Computation per round", caption, [("", chart)]))
     if spends and any(accuracy_series(run.history) for run in content.runs):
         silent = any(not sum(r.up_bytes + r.down_bytes for r in run.history) for run in content.runs)
-        level = " A method that sends nothing is a level: its accuracy in the selected round." if silent else ""
+        level = " A method that sends nothing is a horizontal line at its best accuracy." if silent else ""
         closer = " Hide what sends most, above, to see the others closer." if len(groups) > 2 else ""
         caption = f"What the accuracy cost in megabytes up to each round. {seeds_text(groups)}{level}{closer}"
         chart = drawings.megabytes(groups, look)

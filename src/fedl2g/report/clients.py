@@ -1,4 +1,4 @@
-"""Rows about the single clients: their accuracy, and what a method changed for each of them."""
+"""Rows about individual clients: their accuracy, and what a method changed for each of them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def architecture_rows(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
 def architectures_of(run: Run) -> tuple[str, ...]:
     """The architectures of a run, which its clients take in turn; empty if they are not known."""
     if run.directory.deployed:
-        return ()  # sites know their own
+        return ()  # only the sites know theirs
     try:
         return session.readable(resolve_models(run.settings["models"]))
     except (FedL2GError, KeyError):
@@ -123,7 +123,7 @@ class _Clients:
         self._samples: list[int] = []
         self._sites = read_sites(run.directory.path) if run.directory.deployed else {}
         if run.directory.deployed:
-            return  # sites know their own, and tell it or not
+            return  # only the sites know theirs
         with suppress(FedL2GError):  # a damaged partition: the page does without
             self._samples = [len(train) for train in run.directory.partition().train]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 COMPARISON = "comparison.json"  # written by runs/comparison.py, which needs torch
 _COMPARISON_LIMIT = 64 * MIB
-# Settings that tables and charts compute with: a file of a damaged run is not checked by anybody else.
+# Settings that tables and charts compute with; nothing else checks them when a run is only read.
 _TYPES = {
     "method.name": str,
     "dataset": str,

@@ -31,7 +31,7 @@ def _silent(what: str, done: int, total: int | None) -> None:
 
 @dataclass(frozen=True)
 class Named:
-    """A part of which a page has several, to be chosen from, by its name."""
+    """One of several parts of a page, which a reader chooses by name."""
 
     name: str
     values: dict[str, Any] = field(repr=False)
@@ -81,12 +81,12 @@ def collect(
 
 
 def _site_notes(runs: Sequence[Run]) -> list[str]:
-    """Who the sites of deployed runs are, as far as they tell."""
+    """The sites of deployed runs, as far as their files allow."""
     found = []
     for run in (run for run in runs if run.directory.deployed):
         sites = read_sites(run.directory.path).values()
         words = [
-            f"{site.name} ({site.model or 'network not told'}"
+            f"{site.name} ({site.model or 'network not disclosed'}"
             + ("" if site.train_samples is None else f", {site.train_samples} training samples")
             + ("" if site.test_samples is None else f", {site.test_samples} test samples")
             + ")"

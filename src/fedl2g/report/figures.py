@@ -89,7 +89,7 @@ def _verdicts(groups: Sequence[Group], look: Look) -> Panels:
 
 def _clients(groups: Sequence[Group], look: Look) -> Panels:
     """The accuracy of every client; with local training also whom a method helped, by architecture and by size."""
-    panels = [client_charts.spread(accuracy_rows(groups), look, title="Accuracy of the single clients")]
+    panels = [client_charts.spread(accuracy_rows(groups), look, title="Accuracy of individual clients")]
     compared = compare_groups(groups)
     if not compared:
         return beside(panels)

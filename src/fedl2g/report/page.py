@@ -52,7 +52,7 @@ def write_report(
 
 @dataclass(frozen=True)
 class Extra:
-    """What a live page shows beside a report's cards; the HTML is the caller's, with all foreign text escaped."""
+    """What a live page shows besides a report's cards; the caller's HTML has all foreign text escaped."""
 
     top: str = ""
     sections: tuple[Section, ...] = ()

@@ -55,11 +55,11 @@ def profile_table(history: Iterable[RoundRecord]) -> Table:
 
 
 def sites_table(sites: Mapping[int, SiteRecord]) -> Table:
-    """The sites of a deployment, as far as they tell of themselves."""
+    """The sites of a deployment, as far as their files allow."""
     table = Table("client", "site", "network", "training samples", "test samples")
     for client, site in sites.items():
-        counts = ("not told" if count is None else str(count) for count in (site.train_samples, site.test_samples))
-        table.add_row(str(client), site.name, site.model or "not told", *counts)
+        counts = ("not disclosed" if count is None else str(count) for count in (site.train_samples, site.test_samples))
+        table.add_row(str(client), site.name, site.model or "not disclosed", *counts)
     return table
 
 

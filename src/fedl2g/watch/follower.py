@@ -19,7 +19,7 @@ from fedl2g.watch.planned import plan_section
 
 PERIOD = 1.0  # seconds between two looks at the files
 REST = 3.0  # after a look that took long, wait this many times as long: the runs need the processor
-_FIRST = ("how", "clients")  # what changes with every round stands before what is concluded at the end
+_FIRST = ("how", "clients")  # what changes with every round comes before the conclusions
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The runs in a folder while others write to it: what cannot be read is said, and never an error."""
+"""The runs in a folder while others write to it: what cannot be read is reported, and is never an error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Watched:
     def read(self) -> Found:
         """Read what changed; a run that is damaged, half written or not trusted is a sentence."""
         if not self.path.is_dir():
-            return Found([], [], [f"{self.path}: no such folder any more"])
+            return Found([], [], [f"{self.path}: the folder no longer exists"])
         problems = []
         plans = []
         for folder in find_plans(self.path):
@@ -70,7 +70,7 @@ class Watched:
         if run is None or stamp != before:
             (found,) = read_runs([directory.path], trust=self.trust)
             if run is None:
-                # What never changes, and a page reads later: if it cannot be read, that is this run's problem alone.
+                # Files that never change and are read later: if they are damaged, only this run is left out.
                 found.directory.environment()
                 if not found.directory.deployed:
                     found.directory.partition()

@@ -17,7 +17,7 @@ from fedl2g.watch.now import state_of
 MOST_LINES = 60
 MOST_BLOCKS = 4
 _TAIL = 32_768  # bytes of a log that are read
-_LARGEST = 2**40  # whatever its size, no more than its end is read
+_LARGEST = 2**40  # effectively none: only the end is read
 
 
 def log_section(content: Content) -> str:

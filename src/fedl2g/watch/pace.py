@@ -11,7 +11,7 @@ from fedl2g.report.collect import Run
 from fedl2g.round.record import RoundRecord
 from fedl2g.runs.plan import Plan
 
-_ROUNDS = 20  # the last rounds tell the pace: earlier ones may have been a warm-up, or on a busier machine
+_ROUNDS = 20  # the last rounds that count: earlier ones may have been a warm-up, or on a busier machine
 
 
 class Pace:
@@ -21,7 +21,7 @@ class Pace:
         self._seen: dict[Path, deque[tuple[int, float]]] = {}
 
     def see(self, runs: Sequence[Run]) -> None:
-        """Note the last round of every run that is being worked on; one that was interrupted starts anew."""
+        """Note the last round of every run that is being worked on; forget runs that were interrupted."""
         for run in runs:
             path = run.directory.path
             if run.status != "running":

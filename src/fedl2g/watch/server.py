@@ -1,4 +1,4 @@
-"""The server of the page: read-only, for this machine alone, and only for who has the token."""
+"""The server of the page: read-only, for this machine only, and only with the token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fedl2g.report.page import embed_json
 from fedl2g.watch.follower import Follower
 
-HOSTS = ["127.0.0.1", "localhost"]  # another name that resolves to this machine is a page of somebody else
+HOSTS = ["127.0.0.1", "localhost"]  # requests under any other name come from a foreign page (DNS rebinding)
 _TICK = 0.2  # seconds in which a stream notices that the server stops
 _SILENCE = 15.0  # seconds after which a comment says that the connection is alive
 _HEADERS = {
@@ -43,7 +43,7 @@ class TokenRequired:
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         given = QueryParams(scope.get("query_string", b"")).get("token", "")
-        # In constant time: how long a wrong token takes tells nothing about the right one.
+        # In constant time, so that the time that a wrong token takes reveals nothing about the right one.
         if scope["type"] == "http" and hmac.compare_digest(given.encode(errors="replace"), self.token):
             return await self.app(scope, receive, send)
         text = "The address lacks its token; open the one that `fedl2g watch` printed.\n"

@@ -38,8 +38,8 @@ class PageServer:
 
     def serve(self, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until `stop` or Ctrl-C; `ready` is called as soon as the port answers."""
-        # In a thread of its own, where uvicorn leaves signals alone: Ctrl-C is handled as in every other command. It is
-        # not waited for: a page that is being drawn may take a second, and nothing of it is lost.
+        # In a thread, where uvicorn leaves signals alone: Ctrl-C is handled as in every other command. The thread is
+        # not joined at the end: it may still be drawing a page, of which nothing is lost.
         thread = threading.Thread(target=self._server.run, args=([self._socket],), name="page", daemon=True)
         with orderly_end(lambda: "the page ends", self.stop):
             thread.start()

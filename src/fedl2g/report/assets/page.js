@@ -107,7 +107,7 @@
     tools(figure);
     const chart = figure.querySelector(".chart"), fresh = make("div"), wanted = shown(figure.id);
     chart.append(fresh);
-    // `ast`: expressions are interpreted, since the page's policy forbids to compile text.
+    // `ast`: expressions are interpreted, since the page's policy forbids compiling text.
     const found = await vegaEmbed(fresh, wanted.spec, { mode: "vega-lite", actions: false, renderer: "svg", ast: true, logLevel: 1, tooltip: { theme: "page" } });
     for (const old of [...chart.children]) if (old !== fresh) old.remove();
     const before = views.get(figure.id);
@@ -153,7 +153,7 @@
     apply();
   }
 
-  // Says that a table goes on to the side, where it does.
+  // Marks tables that are wider than the screen.
   function cues() {
     for (const scroll of document.querySelectorAll(".scroll")) {
       const mark = () => scroll.classList.toggle("more", scroll.scrollWidth - scroll.clientWidth - scroll.scrollLeft > 4);
@@ -162,7 +162,7 @@
     }
   }
 
-  // Puts the new text in place of the old; what the reader opened, scrolled to or is pointing at stays as it is.
+  // Replaces the old text by the new; what the reader opened, scrolled to or is pointing at stays as it is.
   function replaceMain(text) {
     const old = document.querySelector("main"), fresh = make("main");
     fresh.innerHTML = text; // written by the page's own server, with all foreign text escaped
@@ -222,7 +222,7 @@
     for (const name of ["selectionchange", "focusout"]) document.addEventListener(name, () => setTimeout(proceed, 50));
   }
 
-  // Paper cannot be opened: sentences that are folded on the screen are printed.
+  // In print, sentences that are folded on the screen are unfolded.
   const folded = () => [...document.querySelectorAll("section > details:has(.verdicts)")];
   addEventListener("beforeprint", () => folded().forEach((one) => { one.dataset.was = one.open ? "open" : ""; one.open = true; }));
   addEventListener("afterprint", () => folded().forEach((one) => { one.open = Boolean(one.dataset.was); }));

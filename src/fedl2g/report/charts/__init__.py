@@ -1,1 +1,1 @@
-"""Charts: plain functions from rows to an altair chart, one theme, one way into files and pages."""
+"""Charts: plain functions from rows to an altair chart, with one theme and one renderer for files and pages."""

@@ -1,4 +1,4 @@
-"""Charts of the single clients: how accurate each is, and whom a method helped or harmed."""
+"""Charts of individual clients: how accurate each is, and whom a method helped or harmed."""
 
 from __future__ import annotations
 

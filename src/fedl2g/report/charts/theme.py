@@ -14,7 +14,7 @@ PALETTE = (
     "#7b8794", "#a9653b", "#71842a", "#0f8f9c", "#2b9348", "#c07a00",
     "#b857c9", "#8b5cf6", "#2f7fe0", "#e0473a", "#9a6b86", "#e0457b",
 )  # fmt: skip
-# Beside the colour, one for each: lines that coincide, or that are printed in grey, can still be told apart.
+# Besides colours, one for each method: lines that coincide, or that are printed in grey, can still be told apart.
 DASHES: tuple[tuple[int, ...], ...] = (
     (2, 2), (10, 3), (6, 2, 2, 2), (12, 3, 3, 3), (4, 4), (6, 2, 2, 2, 2, 2),
     (9, 6), (2, 5), (7, 2, 3, 2), (3, 2, 3, 6), (5, 2), (1, 0),
@@ -35,7 +35,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Look:
-    """What a chart must know of the place where it is shown.
+    """What a chart must know about where it is shown.
 
     On a page the chart fills its card, follows the page's text colour, and leaves the legend of methods, which can be
     switched off there, to the page. In a file it has a size and a legend of its own.
