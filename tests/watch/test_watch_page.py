@@ -111,7 +111,7 @@ def test_a_damaged_or_vanished_run_is_a_sentence_beside_the_others(folder: Path,
     assert "fedproto-s0/run.json: cannot be read" in text_of(damaged.page())
     shutil.rmtree(root)
     vanished = changed(follower, damaged)
-    assert "no such folder any more" in text_of(vanished.page())
+    assert "the folder no longer exists" in text_of(vanished.page())
     copied(folder, root)
     assert changed(follower, vanished).runs == 2
 
