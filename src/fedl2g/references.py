@@ -108,9 +108,7 @@ def load_plugin(name: str) -> None:
     if name.endswith(".py"):
         path = Path(name).resolve()
         if not path.is_file():
-            raise SettingError(
-                f"--plugin {name!r}: there is no such file; expected a Python file or the name of a module"
-            )
+            raise SettingError(f"--plugin: {name!r} does not exist; expected a Python file or the name of a module")
         name = str(path)
     if name in _plugins:
         return
@@ -120,7 +118,7 @@ def load_plugin(name: str) -> None:
         raise
     except Exception as error:
         raise SettingError(
-            f"--plugin {name!r}: cannot be imported ({type(error).__name__}: {error}); correct it"
+            f"--plugin: {name!r} cannot be imported ({type(error).__name__}: {error}); correct it"
         ) from error
     _plugins.append(name)
 
@@ -133,7 +131,7 @@ def loaded_plugins() -> tuple[str, ...]:
 def _import_file(path: Path) -> None:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise SettingError(f"--plugin {str(path)!r}: is not a Python file")
+        raise SettingError(f"--plugin: {str(path)!r} cannot be loaded; expected a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)
     spec.loader.exec_module(module)

@@ -70,7 +70,9 @@ class Registry(Generic[T]):
             else:
                 self._load_installed(name)
         if name not in self._registered:
-            raise SettingError(f"{self.kind}: {name!r} was not registered by the module that should register it")
+            raise SettingError(
+                f"{self.kind}: {name!r} was not registered by the module that should register it; correct that module"
+            )
         return self._registered[name][1]
 
     def _load_installed(self, name: str) -> None:

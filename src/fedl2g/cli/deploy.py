@@ -86,7 +86,10 @@ def _inputs(kind: Kind, shape: str | None, columns: tuple[str, ...]) -> Schema:
     if columns:
         pairs = [column.partition("=")[::2] for column in columns]
         if len({name for name, _ in pairs}) < len(pairs) or not all(name and meaning for name, meaning in pairs):
-            raise SettingError("--column: expected NAME=number or NAME=CATEGORY,CATEGORY, each name once")
+            raise SettingError(
+                "--column: not of the form NAME=number or NAME=CATEGORY,CATEGORY, or a name twice; expected each "
+                "column once, such as --column age=number --column sex=f,m"
+            )
         meanings = {name: meaning if meaning == "number" else meaning.split(",") for name, meaning in pairs}
         return _schema(columns[0], kind="table", columns=meanings)
     if shape is None and kind == "signal":

@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from fedl2g.errors import SettingError
 from fedl2g.experiment.identity import SITES
+from fedl2g.experiment.words import one_sentence
 from fedl2g.models.catalog import GROUP_OF_KIND, GROUPS
 from fedl2g.schema import Schema, image_schema
 
@@ -34,14 +35,14 @@ class FederationTable(BaseModel):
     image_shape: tuple[int, int, int] | None = None
     form: Annotated[Schema, BeforeValidator(_schema)] | None = Field(None, alias="inputs")
     sites: tuple[str, ...] = Field(min_length=1)
-    address: str | None = Field(None, pattern=r"^[^:/\s]+:\d+$")
+    address: str | None = Field(None, pattern=r"^[^:/\s]+:\d+$", description="host:port")
     """Where the sites reach the SuperLink."""
 
     @field_validator("classes", "sites")
     @classmethod
     def _distinct(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(names)) != len(names):
-            raise ValueError("names are not unique")
+            raise ValueError("expected each name once")
         return names
 
     @field_validator("image_shape")
@@ -110,9 +111,7 @@ def read_coordinator(path: Path) -> Coordinator:
     try:
         table = FederationTable(**settings.pop("federation", {}))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, ("federation", *first["loc"])))
-        raise SettingError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
+        raise SettingError(f"{path}: {one_sentence(error, FederationTable, prefix='federation.')}") from error
     for fixed in ("dataset", "partition", "clients", "samples", "image_size", "label", "text", "ignore"):
         if fixed in settings:
             raise SettingError(

@@ -36,7 +36,9 @@ def _coordinator(folder: Path) -> str:
     try:
         return f"the SuperLink answers at {address}, {tls_version(address, folder / 'certificates' / 'ca.crt')}"
     except OSError as error:
-        raise RunError(f"{address}: the SuperLink does not answer ({reason_of(error)})") from error
+        raise RunError(
+            f"{address}: the SuperLink does not answer ({reason_of(error)}); start it with `sh start-superlink.sh`"
+        ) from error
 
 
 def _site(file: SiteFile) -> str:
@@ -44,9 +46,11 @@ def _site(file: SiteFile) -> str:
     try:
         silent = time.time() - pulse_file(file).stat().st_mtime
     except OSError as error:
-        raise RunError(f"{file.name}: the site is not running (it has no {PULSE})") from error
+        raise RunError(
+            f"{file.name}: the site is not running (it has no {PULSE}); start it with `sh start-supernode.sh`"
+        ) from error
     if silent > _SILENCE:
-        raise RunError(f"{file.name}: the site has been silent for {silent:.0f} s")
+        raise RunError(f"{file.name}: the site has been silent for {silent:.0f} s; look at its log, then restart it")
     return f"{file.name}: the site is at work"
 
 

@@ -24,7 +24,7 @@ class PackageTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: str
-    digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$", description="what `fedl2g deploy pin` writes")
 
 
 def installed_package() -> PackageTable:

@@ -16,6 +16,7 @@ from fedl2g.deploy.coordinator import read_toml
 from fedl2g.deploy.limits import Limits
 from fedl2g.deploy.package import PackageTable
 from fedl2g.errors import SettingError, choices
+from fedl2g.experiment.words import one_sentence
 from fedl2g.references import references_in, require_trust
 
 SITE_FILE = "site.toml"
@@ -30,7 +31,7 @@ class SuperLinkTable(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_hyphens)
 
-    address: str = Field(pattern=r"^[^:/\s]+:\d+$")
+    address: str = Field(pattern=r"^[^:/\s]+:\d+$", description="host:port")
     root_certificates: Path
     private_key: Path
 
@@ -112,7 +113,7 @@ def read_site(path: Path, *, trust: bool) -> SiteFile:
             model = _TABLES.get(str(first["loc"][0]), SiteFile) if len(first["loc"]) > 1 else SiteFile
             known = [_hyphens(name) for name in model.model_fields if name not in ("folder", "file")]
             raise SettingError(f"{path}: {where}: unknown setting; {choices(str(first['loc'][-1]), known)}") from error
-        raise SettingError(f"{path}: {where}: {first['msg']}") from error
+        raise SettingError(f"{path}: {one_sentence(error, SiteFile)}") from error
 
 
 def key_file(path: Path) -> Path:
@@ -130,5 +131,5 @@ def store_of(path: Path) -> Path | None:
         return None
     store = read_toml(site).get("store", "store")
     if not isinstance(store, str):
-        raise SettingError(f"{site}: store: expected the path of a folder")
+        raise SettingError(f"{site}: store: {store!r} is not text; expected the path of a folder")
     return site.parent / store

@@ -59,7 +59,9 @@ def overlay(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[s
             continue
         inner = written_out(result).get(table, {})
         if not isinstance(inner, dict):
-            raise SettingError(f"{dotted}: {table!r} is a single value and has no setting {key!r}")
+            raise SettingError(
+                f"{dotted}: {table!r} is a single value and has no setting {key!r}; expected {table}=VALUE"
+            )
         result[table] = {**inner, key: value}
     return result
 

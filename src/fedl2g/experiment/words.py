@@ -6,7 +6,7 @@ Every message is one sentence of the form `field: what is wrong; what is expecte
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -28,9 +28,10 @@ _NUMBERS: dict[object, str] = {int: "a whole number", float: "a number"}
 
 
 def table_of(field: FieldInfo) -> type[BaseModel] | None:
-    """The model of a setting that is a table; None for a single value."""
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    """The model of a setting that is a table, perhaps an optional one; None for a single value."""
+    kinds = [kind for kind in get_args(field.annotation) or [field.annotation] if kind is not types.NoneType]
+    table = kinds[0] if len(kinds) == 1 else None
+    return table if isinstance(table, type) and issubclass(table, BaseModel) else None
 
 
 def expectation(field: FieldInfo, name: str = "") -> str | None:
@@ -73,22 +74,38 @@ def one_sentence(error: ValidationError, model: type[BaseModel], prefix: str = "
     loc = [str(part) for part in first["loc"]]
     owner: type[BaseModel] | None = model
     field, depth = None, 0
-    while owner is not None and depth < len(loc) and loc[depth] in owner.model_fields:
-        field = owner.model_fields[loc[depth]]
+    while owner is not None and depth < len(loc) and loc[depth] in (fields := _by_written_name(owner)):
+        field = fields[loc[depth]]
         owner = table_of(field)
         depth += 1
     if first["type"] == "extra_forbidden":
-        known = [name for name in (owner or model).model_fields if name != "name"]
+        known = [name for name in _by_written_name(owner or model) if name != "name"]
         return unknown_setting(prefix + ".".join(loc), choices(loc[-1], known), dotted_names(model))
     # Below a field that is not a table, pydantic's location holds the types it tried or positions in a list.
     name = (prefix + ".".join(loc[:depth] or loc)).rstrip(".")
     expected = expectation(field, name) if field is not None else None
-    if first["type"] == "missing":
+    if first["type"] == "missing" and depth == len(loc):
         return f"{name}: is missing" + (f"; expected {expected}" if expected else "")
     if expected is None or first["type"] in ("value_error", "assertion_error"):  # raised by a validator
-        message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        return f"{name}: {shown(first['input'])} is not allowed; {message[:1].lower()}{message[1:]}"
+        return f"{name}: {shown(first['input'])} is not allowed; {_reason(first)}"
+    if first["type"] == "string_pattern_mismatch" and field is not None and field.description:
+        expected = field.description
     return f"{name}: {shown(first['input'])} is not allowed; expected {expected}"
+
+
+def _reason(error: Mapping[str, Any]) -> str:
+    """Why a value is wrong, where only pydantic or a validator knows."""
+    match error["type"]:
+        case "too_short":
+            return f"expected at least {error['ctx']['min_length']} of them"
+        case "missing":
+            return "expected more values"
+    message: str = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return f"{message[:1].lower()}{message[1:]}"
+
+
+def _by_written_name(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def dotted_names(model: type[BaseModel]) -> list[str]:

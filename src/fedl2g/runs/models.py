@@ -137,7 +137,9 @@ class TrainedModels(Mapping[int, SplitModel]):
         try:
             check_payload(state, tensors_spec(server.state_dict()))
         except PayloadError as error:
-            raise RunError(f"{self.checkpoint.path}: does not fit this experiment ({error})") from error
+            raise RunError(
+                f"{self.checkpoint.path}: does not fit this experiment ({error}); restore it from a copy"
+            ) from error
         server.load_state_dict(state)
         return server.broadcast(self.checkpoint.round + 1)
 

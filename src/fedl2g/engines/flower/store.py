@@ -99,7 +99,7 @@ class NodeStore:
         if not earlier and kept and kept[0] > round:
             raise RunError(
                 f"client {self.client}: round {round} was requested, but its store {self.directory} only goes back to "
-                f"round {kept[0]}"
+                f"round {kept[0]}; start a new run"
             )
         return self.read(earlier[-1]) if earlier else None
 
