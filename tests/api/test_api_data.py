@@ -258,7 +258,7 @@ def test_another_session_says_how_to_put_it_in_a_file():
         build_model("fedl2g.session:Net_0", classes=2, inputs=image_schema(3, 8, 8))
 
 
-def test_what_is_no_network_is_refused():
+def test_anything_but_a_network_is_refused():
     with pytest.raises(SettingError, match="models: a float is not a network"):
         models_setting([1.5])
     with pytest.raises(SettingError, match="models: an array is not a network"):

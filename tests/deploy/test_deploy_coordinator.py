@@ -280,7 +280,7 @@ def test_records_of_sites_survive_and_malformed_ones_are_nothing(tmp_path: Path)
         assert read_sites(tmp_path) == {}
 
 
-def test_how_a_run_is_continued_depends_on_where_it_lies(ready: Path, tmp_path: Path) -> None:
+def test_how_a_run_is_continued_depends_on_its_folder(ready: Path, tmp_path: Path) -> None:
     run = ready / "runs" / "second"
     assert how_to_continue(run) == f"continue it with `fedl2g deploy run '{ready}' --name second`"
     assert "deploy run COORDINATOR" in how_to_continue(tmp_path / "elsewhere")

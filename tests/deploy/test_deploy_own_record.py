@@ -146,7 +146,7 @@ def test_a_site_sees_itself_and_nothing_of_it_leaves(folder: Path, tmp_path: Pat
         resume(own.path, rounds=9)
 
 
-def test_the_twin_is_local_training_on_the_sites_own_data(
+def test_the_local_baseline_is_local_training_on_the_sites_own_data(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit by bit the client of an inline run of `local` that has the other sites too, and it goes on where it was."""
@@ -172,7 +172,7 @@ def test_the_twin_is_local_training_on_the_sites_own_data(
     assert np.isfinite(found[-1].client_losses[0])
 
 
-def test_a_twin_that_is_done_after_the_run_says_what_the_federation_brought(
+def test_a_baseline_that_ends_after_the_run_logs_what_the_federation_brought(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedl2g.deploy.answering.start_baseline", lambda file, run: None)

@@ -101,7 +101,7 @@ def test_manifests_follow_the_schemas_of_kubernetes(tmp_path: Path) -> None:
         assert claims == ({"state", "certificates"} if role == "coordinator" else {"keys", "store"})
 
 
-def test_an_image_runs_as_nobody_special_and_takes_cuda_by_an_argument(tmp_path: Path) -> None:
+def test_an_image_does_not_run_as_root_and_takes_cuda_by_an_argument(tmp_path: Path) -> None:
     folder = written(tmp_path, "compose")
     for role in ROLES:
         lines = (folder / role / "Dockerfile").read_text().splitlines()
@@ -111,7 +111,7 @@ def test_an_image_runs_as_nobody_special_and_takes_cuda_by_an_argument(tmp_path:
         assert not any("://" in line for line in lines)  # no host of a registry
 
 
-def test_units_are_installed_for_where_the_folder_lies(tmp_path: Path) -> None:
+def test_units_are_installed_for_the_current_folder(tmp_path: Path) -> None:
     folder = written(tmp_path, "systemd")
     moved = tmp_path / "a 100% other place"
     folder.rename(moved)

@@ -46,7 +46,7 @@ def test_a_group_that_holds_more_than_its_limit_leaves_nothing(tmp_path: Path) -
     assert available_bytes(tmp_path) == 0
 
 
-def test_without_these_files_there_is_an_answer_all_the_same(tmp_path: Path) -> None:
+def test_without_these_files_a_default_is_returned(tmp_path: Path) -> None:
     assert available_bytes(tmp_path) > 0
     assert available_bytes() > 0
 

@@ -132,7 +132,7 @@ def test_what_a_client_takes() -> None:
         guided.close()
 
 
-def test_a_known_evaluation_brings_no_client_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_evaluation_loads_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = tiny_setup(method={"name": "local"}, participation=1, rounds=1)
     engine = inline(setup, 1)
     federation_of(setup, engine).run()
@@ -207,7 +207,7 @@ def test_only_clients_that_have_moved_are_written(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_a_state_is_brought_back_as_it_was_left(tmp_path: Path) -> None:
+def test_an_evicted_state_is_restored_unchanged(tmp_path: Path) -> None:
     clients = _residency(StateStore(tmp_path / "store"))
     with torch.no_grad():
         for parameter in clients.get(0).model.parameters():
@@ -339,7 +339,7 @@ def _use(engine: InlineEngine, clients: Sequence[int]) -> None:
         engine.host.half(client)
 
 
-def test_a_worker_says_it_with_the_same_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_reports_it_with_the_same_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the folder for states lies a file: the first client that must make room cannot be written."""
     monkeypatch.setattr("fedl2g.engines.workers.step_seconds", lambda *a, **k: 1.0)  # measured for nothing here
     scratch = _made(tmp_path / "run") / "scratch"

@@ -76,7 +76,7 @@ def test_one_thread_inside_the_block_and_as_before_after_it() -> None:
     assert torch.get_num_threads() == 2
 
 
-def test_garbage_is_searched_seldom_inside_the_block_and_as_before_after_it() -> None:
+def test_garbage_collection_is_rare_inside_the_block_and_as_before_after_it() -> None:
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
     with rare_garbage_collection():
         assert gc.get_threshold()[0] > before[0]
@@ -116,7 +116,7 @@ def test_a_process_takes_the_memory_of_a_step_from_the_system_only_once() -> Non
     assert pages(GLIBC_TUNABLES="")[0] == "False"  # whoever has set up the allocator is left alone
 
 
-def test_devices_are_dealt_out_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_assigned_to_workers_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [resolve_device("cuda:0,cuda:1", worker).index for worker in range(3)] == [0, 1, 0]
     assert resolve_device("cpu").type == "cpu"

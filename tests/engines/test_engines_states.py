@@ -94,7 +94,7 @@ def test_without_links_files_are_copied(tmp_path: Path, monkeypatch: pytest.Monk
     other.close()
 
 
-def test_a_full_disk_is_met_where_the_state_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_when_the_state_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -135,7 +135,7 @@ def test_from_an_installed_package(installed: str, tmp_path: Path) -> None:
     check(installed, tmp_path)
 
 
-def test_the_rule_of_ones_own_is_the_one_that_combines(tmp_path: Path) -> None:
+def test_a_registered_rule_combines_the_replies(tmp_path: Path) -> None:
     """With the vectors of the first client alone, its own prototypes are the server's."""
     import torch
 

@@ -74,7 +74,7 @@ def test_the_example_method_gives_the_same_numbers_on_every_engine(tmp_path: Pat
     assert outcome(tmp_path / "workers") == (records, files)
 
 
-def test_memory_of_the_example_method(tmp_path: Path) -> None:
+def test_the_example_method_keeps_its_memory(tmp_path: Path) -> None:
     load_plugin(str(EXAMPLE))
     method = get_method("fedema")
     task = Task(classes=3, inputs=image_schema(3, 32, 32), seed=0, rounds=1, auxiliary="small_cnn", feature_dim=2)

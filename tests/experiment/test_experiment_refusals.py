@@ -130,7 +130,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("trait", "settings", "sentence"), REFUSED)
-def test_what_a_method_cannot_keep_to_is_refused(
+def test_what_a_method_does_not_allow_is_refused(
     trait: str, settings: dict[str, Any], sentence: str, traits: Callable[..., None]
 ) -> None:
     traits()
@@ -172,7 +172,7 @@ def test_what_the_guarantee_does_not_cover_is_refused(settings: dict[str, Any], 
 
 
 @pytest.mark.parametrize("sampler", [None, "poisson"])
-def test_the_guarantee_draws_each_client_by_itself(sampler: str | None) -> None:
+def test_the_guarantee_draws_each_client_independently(sampler: str | None) -> None:
     assert Experiment(privacy=GUARANTEE, sampler=sampler).sampler_name == "poisson"
 
 

@@ -131,7 +131,7 @@ def test_a_node_that_fails_to_say_who_it_is_is_asked_again(world: World) -> None
     assert world.nodes[1] == 101
 
 
-def test_a_node_whose_introduction_always_fails_is_given_up_until_it_is_restarted(
+def test_a_node_that_never_identifies_itself_is_ignored_until_its_restart(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.node(1).handle = lambda request: Message(Error(8, "no file\x1b[2J"), reply_to=request)

@@ -87,7 +87,7 @@ def test_a_node_whose_key_belongs_to_nobody_is_refused(opened: Open, caplog: pyt
     assert "node 7 is refused: it claims to be client 0, but its key belongs to no site; register it" in caplog.messages
 
 
-def test_a_site_that_mends_its_file_and_starts_again_takes_part(opened: Open) -> None:
+def test_a_site_that_corrects_its_file_and_restarts_takes_part(opened: Open) -> None:
     engine, fake = opened(tiny_setup(rounds=3))
     bind(engine, fake)
     fake.grid.nodes[101].handle = stranger(0)
@@ -131,7 +131,7 @@ def test_a_key_is_bound_once(coordinator: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "ecdsa-sha2-nistp384 AAAA", "\x1b[2J"])
-def test_what_is_no_key_is_refused(text: str, coordinator: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_key_is_refused(text: str, coordinator: Path, tmp_path: Path) -> None:
     (tmp_path / "key.pub").write_text(text)
     with pytest.raises(SettingError, match="not a public key"):
         bind_key(tmp_path / "key.pub", "north", coordinator)

@@ -71,7 +71,7 @@ def replies(grid: LocalGrid, names: list[str]) -> dict[str, Message]:
     return found
 
 
-def test_records_are_the_same_after_the_way() -> None:
+def test_records_survive_packing_and_unpacking() -> None:
     records = RecordDict(
         {
             "about": ConfigRecord({"run": "a", "round": 2, "classes": ["x", "y"], "share": 0.1, "is": True}),
@@ -121,7 +121,7 @@ def test_records_of_bytes_are_refused() -> None:
         pack_records(RecordDict({"about": ConfigRecord({"run": b"bytes"})}))
 
 
-def test_what_is_large_is_sent_as_it_is() -> None:
+def test_large_records_are_not_wrapped() -> None:
     large = RecordDict({"payload": ArrayRecord({"a": Array("uint8", (2**20,), "own", bytes(2**20))})})
     assert wrap(large) is large
     assert unwrap(large) is large
@@ -135,7 +135,7 @@ def test_every_node_says_which_client_it_is(grid: LocalGrid) -> None:
     assert [found[name].metadata.src_node_id for name in names] == [1, 2, 3]
 
 
-def test_an_enclosed_request_reaches_its_app(grid: LocalGrid) -> None:
+def test_a_wrapped_request_reaches_its_app(grid: LocalGrid) -> None:
     content = wrap(RecordDict({"about": ConfigRecord({"run": "\x1b"})}))
     (name,) = grid.push_messages([Message(content, 2, "train")])
     with pytest.raises(Refused, match="run"):

@@ -97,7 +97,9 @@ def test_evaluation_uses_the_state_after_the_round_asked_for(setup: Setup, tmp_p
     assert node.evaluate(request(setup, 1)) == after_one
 
 
-def test_a_killed_writer_leaves_the_round_before(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_writer_leaves_the_previous_round(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = NodeStore(tmp_path, "run1", "f", 0)
     store.add(TrainedRound(1, {"w": torch.ones(2)}, None))
     monkeypatch.setattr("fedl2g.files.flush", lambda path: (_ for _ in ()).throw(OSError(28, "No space")))
@@ -128,7 +130,7 @@ def test_damage_and_foreign_files_are_refused(tmp_path: Path) -> None:
         store.read(1)
 
 
-def test_rounds_are_numbers_and_leftovers_are_swept(tmp_path: Path) -> None:
+def test_rounds_are_ordered_as_numbers_and_leftovers_are_removed(tmp_path: Path) -> None:
     store = NodeStore(tmp_path, "run1", "f", 0)
     for number in (999_999, 1_000_000):
         store.add(TrainedRound(number, {"w": torch.full((1,), number)}, None))
@@ -143,7 +145,7 @@ def test_rounds_are_numbers_and_leftovers_are_swept(tmp_path: Path) -> None:
         find_client(tmp_path, 1)
 
 
-def test_requests_cross_whole_and_strange_ones_are_refused(setup: Setup) -> None:
+def test_requests_arrive_complete_and_malformed_ones_are_refused(setup: Setup) -> None:
     sent = request(setup, 2)
     found = unpack_request(pack_request(sent), 2**20)
     assert found.digest == sent.digest

@@ -191,5 +191,5 @@ def test_workers_share_all_gpus(name: str, count: int, found: list[int], monkeyp
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "mps", "cuda", "cuda:1", "cuda:0,cuda:1"])
-def test_devices_that_may_be_named(device: str) -> None:
+def test_valid_devices(device: str) -> None:
     assert Experiment(device=device).device == device

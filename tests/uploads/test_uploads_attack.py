@@ -58,7 +58,7 @@ def test_sign_flip_of_class_vectors() -> None:
     assert sent["rows"].tolist() == [[-3.0, 6.0], [-1.5, 0.0]]
 
 
-def test_sign_flip_of_a_network_walks_backwards() -> None:
+def test_sign_flip_of_a_network_reverses_its_change() -> None:
     start, moved = {"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([1.5, 1.0])}
     assert attacked(moved, start, strength=2)["w"].tolist() == [0.0, 4.0]
 
