@@ -90,7 +90,7 @@ class WorkersEngine:
         self._request_all({"do": "restore", "directory": str(directory.resolve()) if directory else None})
 
     def revive(self) -> None:
-        # All workers are replaced: the survivors may be in the middle of a request whose answers nobody would read.
+        # All workers are replaced: the survivors may be in the middle of a request whose answers would not be read.
         for worker in self._workers:
             worker.process.kill()
         self._start()

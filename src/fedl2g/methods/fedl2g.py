@@ -240,7 +240,7 @@ class FedL2GClient(ClientHalf[FedL2GOptions]):
         return Trained(class_vectors(found.ids[sent], found.rows[sent]), log)
 
     def study_batch(self, round: int) -> SampleView:
-        """The study batch of a round's pseudo-step, drawn from the study set; a rotating quiz is drawn anew before."""
+        """The study batch of a round's pseudo-step, drawn from the study set; a rotating quiz is drawn first."""
         task = self.client.task
         if self.quiz == "rotating":
             self.quiz_set, self.study_set = self._split(round)

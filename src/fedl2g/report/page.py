@@ -92,7 +92,7 @@ def framed(title: str, first: Mapping[str, Any], *, live: str = "") -> str:
 
 
 def fragment(content: Content, *, extra: Extra = _NOTHING) -> dict[str, Any]:
-    """What changes on a page while runs go on: the HTML of its body, its charts and its methods with their colours."""
+    """The parts of a page that change during runs: the HTML of its body, its charts, its methods with their colours."""
     found = [*sections(content), *extra.sections]
     found.sort(key=lambda section: extra.first.index(section.id) if section.id in extra.first else len(extra.first))
     look = look_of(content.groups, page=True)

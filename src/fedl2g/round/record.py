@@ -112,7 +112,7 @@ def seconds_per_client(records: Iterable[RoundRecord]) -> float | None:
     The only definition of client seconds in tables, figures and results; give it the rounds after the warm-up.
     """
     trained = [record for record in records if record.participants]
-    # Older runs did not record the number of replies.
+    # Records without the number of replies: all participants.
     clients = sum(record.replied or len(record.participants) for record in trained)
     return sum(record.client_seconds for record in trained) / clients if clients else None
 

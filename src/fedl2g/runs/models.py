@@ -120,8 +120,8 @@ class TrainedModels(Mapping[int, SplitModel]):
             return found
         if found.best is None:
             raise RunError(
-                f"{path}: holds no models of its best round (execution.keep_best was off, or an earlier version wrote "
-                "it); take those of the last round, --which last"
+                f"{path}: holds no models of its best round (execution.keep_best was off); "
+                "take those of the last round, --which last"
             )
         return found.best
 

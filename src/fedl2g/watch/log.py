@@ -25,7 +25,7 @@ def log_section(content: Content) -> str:
     members = [(group, run) for group in content.groups for run in group.runs]
     parts = [_block(str(run.directory.path / LOG), lines) for _, run in members if (lines := _tail(run))]
     under_way = [member for member in members if member[1].status == "running"]
-    shown = under_way or members[-1:]  # nothing goes on: the last one
+    shown = under_way or members[-1:]  # nothing is running: the last one
     parts += [_block(f"{group.label}, seed {run.seed}", _rounds(run)) for group, run in shown[:MOST_BLOCKS]]
     if unused := [line for group, run in members for line in _unused(group, run)]:
         parts.append(_block("Refused and missing replies", unused[-MOST_LINES:]))

@@ -57,7 +57,7 @@ class Pace:
         return pace * max(int(run.settings["rounds"]) - run.history[-1].round, 0)
 
     def seconds_left_of(self, plan: Plan, runs: Mapping[Path, Run]) -> float | None:
-        """Seconds to the end of all planned runs if as many go on at a time as now; None if none goes on.
+        """Seconds to the end of all planned runs if as many run at a time as now; None if none is running.
 
         A run that has not begun is as fast as the others of its method, or as all of them.
         """
@@ -84,7 +84,7 @@ class Pace:
             if pace is None:
                 pace = statistics.fmean(paces.get(one.method, [usual]))
             work.append(pace * max(one.rounds - done, 0))
-        # No run ends before its own rounds are over, however many go on at a time.
+        # No run ends before its own rounds are over, however many run at a time.
         return max(sum(work) / running, *work)
 
 
