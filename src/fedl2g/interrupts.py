@@ -238,7 +238,7 @@ def _pipe_identity(descriptor: int) -> str:
 
 
 def _imports(frame: FrameType | None) -> bool:
-    """Whether a module is being imported, where many libraries take any exception for a missing dependency and continue."""
+    """Whether a module is being imported: many libraries take any exception there for a missing dependency."""
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib."):
         frame = frame.f_back
     return frame is not None
