@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingError, match="it is not UTF-8 text"):
         Experiment.from_file(tmp_path / "binary.toml")
-    with pytest.raises(SettingError, match="cannot read"):
+    with pytest.raises(SettingError, match="cannot be read"):
         Experiment.from_file(tmp_path)
 
 
