@@ -103,7 +103,7 @@ def twin_at_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         keep(file, run)
 
     monkeypatch.setattr(baseline, "start_child", start)
-    monkeypatch.setattr(baseline, "_twins", {})
+    monkeypatch.setattr(baseline, "_baselines", {})
     monkeypatch.setattr("fedl2g.deploy.answering.start_baseline", keep_for)
     return started
 

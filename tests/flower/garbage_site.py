@@ -31,5 +31,5 @@ def garbage(
 
 if __name__ == "__main__":
     site.Trainer.answer = garbage  # type: ignore[method-assign]
-    site.enclose = lambda records: records  # type: ignore[attr-defined]  # which would refuse to send garbage
+    site.wrap = lambda records: records  # type: ignore[attr-defined]  # which would refuse to send garbage
     site.run_site(Path(sys.argv[1]))

@@ -18,7 +18,15 @@ from fedl2g.runs.layout import RESULT, is_run
 
 _STARTS = 3  # of one run's baseline by one process: a baseline that always fails is given up
 _OF_THE_FEDERATION = (  # settings that concern other clients, or what is sent to them
-    "method", "participation", "aggregation", "availability", "attack", "noise", "privacy", "sampler")
+    "method",
+    "participation",
+    "aggregation",
+    "availability",
+    "attack",
+    "noise",
+    "privacy",
+    "sampler",
+)
 _baselines: dict[str, list[Child]] = {}
 
 
