@@ -238,7 +238,7 @@ def _round_files(folder: Folder, kind: str = "round") -> dict[int, str]:
 def _read(folder: Folder, name: str) -> tuple[State, dict[str, str]]:
     path = folder.path / name
     try:
-        with folder.checked_path(name, LARGEST_STATE) as path, safetensors.safe_open(path, framework="pt") as file:
+        with folder.checked_path(name, LARGEST_STATE) as opened, safetensors.safe_open(opened, framework="pt") as file:
             about: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             sound = about.pop(_DIGEST, None) == _digest(tensors, about)
