@@ -349,7 +349,7 @@ SPOILED: dict[str, tuple[Any, dict[str, str], set[str]]] = {
     ),
     "another authority": (
         _another_authority,
-        {"server": "this ca.crt is not the coordinator's: it did not sign the certificate there; get ca.crt"},
+        {"server": "its certificate was not signed by this ca.crt, which is not the coordinator's; get ca.crt"},
         ASKED,
     ),
     "nobody listens": (_nobody_listens, {"server": "cannot be reached (Connection refused); check the address"}, ASKED),
@@ -363,7 +363,7 @@ SPOILED: dict[str, tuple[Any, dict[str, str], set[str]]] = {
         {"server": "the coordinator's experiment.toml says 127.0.0.1:"},
         ASKED,
     ),
-    "a server without TLS": (_plain_server, {"server": "something answers there, but not by TLS"}, ASKED),
+    "a server without TLS": (_plain_server, {"server": "but it is not a SuperLink with TLS"}, ASKED),
     "a key that nobody registered": (
         lambda n: _answers(n, code=UNREGISTERED),
         {"registration": "the coordinator does not know this key; send it node_key.pub, to be registered"},

@@ -95,7 +95,7 @@ def other_key(made: Certificates) -> None:
         (other_key, "is not the key of"),
         (
             lambda made: make_certificates(made.folder, "fl.example.org:1", "fed"),
-            "is for fl.example.org, localhost, 127.0.0.1, and the sites use 10.0.0.1",
+            "is for fl.example.org, localhost, 127.0.0.1; expected 10.0.0.1, which the sites use",
         ),
     ],
 )
@@ -188,7 +188,7 @@ def test_how_a_run_ended_reaches_the_operator_in_one_sentence(tmp_path: Path) ->
         raise KeyError("x")
     error = read_outcome(path)
     assert type(error) is FedL2GError
-    assert str(error) == "server app: it failed (KeyError: 'x'); the SuperLink's log says where"
+    assert str(error) == "server app: failed (KeyError: 'x'); see the SuperLink's log"
 
 
 class FakeFlower:

@@ -280,7 +280,7 @@ OF_KIND = {
     [
         (("--kind", "table"), "--column: does not fit the kind table; a table needs its columns"),
         (("--column", "age=number"), "other kinds have no columns"),
-        (("--kind", "table", "--column", "age"), "expected NAME=number or NAME=CATEGORY"),
+        (("--kind", "table", "--column", "age"), "not of the form NAME=number or NAME=CATEGORY"),
         (("--kind", "table", "--column", "sex=f,f"), "'sex' has too many categories, or one twice"),
         (("--kind", "signal"), "expected channels,time of the signals"),
         (("--shape", "3,a,4"), "'3,a,4' is not a shape"),

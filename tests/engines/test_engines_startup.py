@@ -165,7 +165,7 @@ def test_a_users_file_registers_a_method(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "there is no such file"),
+        (None, "does not exist"),
         ("1/0", "ZeroDivisionError"),
         ("def broken(:", "SyntaxError"),
         (PLUGIN.format(name="local"), "'local' is (built in|registered already)"),
@@ -181,7 +181,7 @@ def test_a_plugin_that_cannot_be_used_is_one_sentence(content: str | None, messa
 
 
 def test_a_missing_module_is_one_sentence() -> None:
-    with pytest.raises(SettingError, match=r"plugin 'no\.such\.module': cannot be imported"):
+    with pytest.raises(SettingError, match=r"plugin: 'no\.such\.module' cannot be imported"):
         load_plugin("no.such.module")
 
 

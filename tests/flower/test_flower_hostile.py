@@ -31,7 +31,7 @@ HOSTILE: dict[str, tuple[Callable[[RecordDict], None], str]] = {
     "no payload at all": (lambda r: r.pop("payload"), "no record 'payload'"),
     "bytes that are no payload": (
         lambda r: r.update(payload=ArrayRecord({"payload": Array("uint8", (4,), "safetensors", b"abcd")})),
-        "not a payload",
+        "cannot be decoded",
     ),
     "another client's name": (lambda r: r["about"].update(client=1), "client 1"),
     "another round": (lambda r: r["about"].update(round=7), "round 7"),

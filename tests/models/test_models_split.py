@@ -110,11 +110,11 @@ def test_given_heads_are_kept() -> None:
     ("module", "message"),
     [
         ((nn.Flatten(), nn.Linear(64, 3)), "must take 12 features.*feature_dim"),
-        ((nn.Flatten(), nn.Linear(12, 4)), r"logits of shape \(2, 3\), but it gives \(2, 4\)"),
+        ((nn.Flatten(), nn.Linear(12, 4)), r"logits of shape \(2, 4\); expected \(2, 3\)"),
         ((nn.Linear(5, 12), nn.Linear(12, 3)), "extractor of the model fails on a batch of shape"),
-        (SplitModel(nn.Flatten(), nn.Linear(64, 3)), r"features of shape \(2, 12\), but it gives \(2, 64\)"),
-        ((nn.Flatten(), "head"), r"pair \(extractor, head\) of them, not an object of type tuple"),
-        (42, "not an object of type int"),
+        (SplitModel(nn.Flatten(), nn.Linear(64, 3)), r"features of shape \(2, 64\); expected \(2, 12\)"),
+        ((nn.Flatten(), "head"), r"returned an object of type tuple; expected a torch.nn.Module or a pair"),
+        (42, "returned an object of type int"),
     ],
 )
 def test_unusable_modules_are_explained(module: object, message: str) -> None:
