@@ -131,10 +131,10 @@ class Exchange(Generic[AnswerT]):
                 self.nodes.forget(client)
                 self._schedule(client, self.terms.first_pause, GONE)
 
-    def _calls(self, clients: Sequence[int]) -> list[Message]:
-        """Messages behind the requests: the next request finds quick nodes awake."""
+    def _wake_messages(self, clients: Sequence[int]) -> list[Message]:
+        """Messages sent after the requests, which keep quick nodes awake for the next request."""
         if len(self.reasons) > self.terms.awake_nodes or self.question.kind == "evaluate.keep":
-            return []  # at the end of a run nothing may be on its way: a SuperNode would lose it (`MessageLost`)
+            return []  # at the end of a run no message may be in transit: a SuperNode would lose it (`MessageLost`)
         quick = [client for client in clients if client in self.nodes.quick]
         return [
             Message(RecordDict(), self.nodes[client], AWAKE, ttl=_GRACE)
