@@ -97,7 +97,7 @@ def content_of_frame(frame: DataFrame, roles: Roles, origin: str) -> Content:
         for name in columns:
             column(frame, name, setting, origin)
     if roles.text:
-        say_missing(frame, roles.text, origin, "a missing text is empty")
+        warn_of_missing(frame, roles.text, origin, "a missing text is empty")
         return labelled(text_content(joined_texts(frame, roles.text), roles.inputs), frame, roles, origin)
     others = {roles.label, roles.group, *roles.ignore, *((SPLIT,) if _has_split(frame, roles) else ())}
     names = [str(name) for name in frame.columns if name not in others]
@@ -241,7 +241,7 @@ def _category_names(values: Series[Any]) -> Series[Any]:
 
 
 def differences(frame: DataFrame, inputs: Schema) -> Mapping[str, str]:
-    """What is wrong with each column of a table beside the schema that it should have, in words; empty if nothing."""
+    """The problems of a table that should have this schema, by column, in words; empty if there are none."""
     wrong = {}
     for column in inputs.columns:
         if column.name not in frame:
