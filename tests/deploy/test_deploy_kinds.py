@@ -26,7 +26,7 @@ from fedl2g.deploy.programs import ONNX, PROGRAM, load_onnx, write_programs
 from fedl2g.deploy.site_file import SiteFile, read_site
 from fedl2g.engines.flower.messages import Request, pack_request, unpack_request
 from fedl2g.engines.flower.node import Node
-from fedl2g.errors import DataError, SettingError
+from fedl2g.errors import DataError, RunError, SettingError
 from fedl2g.methods.registry import get_method
 from fedl2g.models import build_model
 from fedl2g.models.example import example_batch
@@ -232,6 +232,10 @@ def test_sites_with_texts_or_signals_learn_together(
     out = io.StringIO()
     write_csv(model, predict(model, files[1].folder / again), out)
     assert [row["class"] for row in csv.DictReader(io.StringIO(out.getvalue()))] == ["well", "ill"] * 2
+    if again.endswith(".csv"):
+        (tmp_path / "empty.txt").write_text("")
+        with pytest.raises(RunError, match=r"empty.txt: holds no texts; expected at least one"):
+            next(predict(model, tmp_path / "empty.txt"))
 
 
 def test_texts_and_signals_of_another_form_are_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fedl2g.deploy.samples import Form, read_samples
 from fedl2g.errors import RunError
 from fedl2g.files import reason_of
 from fedl2g.folder import GIB, Folder
-from fedl2g.schema import Schema, image_schema
+from fedl2g.schema import PLURALS, Schema, image_schema
 from fedl2g.seals import require_plain_text
 
 _LARGEST = 2 * GIB  # bytes; no ONNX file is larger
@@ -71,6 +71,8 @@ def _form(described: dict[str, Any]) -> Form:
 def predict(model: ExportedModel, source: Path) -> Iterator[tuple[str, list[float]]]:
     """The name and the scores of every sample of a file or folder; see `read_samples`."""
     names, batches = read_samples(source, model.form)
+    if not names:
+        raise RunError(f"{source}: holds no {PLURALS[model.form.inputs.kind]}; expected at least one")
     named = iter(names)
     taken = torch.int64 if model.form.inputs.kind == "text" else torch.float32
     for batch in batches:
