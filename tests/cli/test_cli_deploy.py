@@ -345,7 +345,7 @@ SPOILED: dict[str, tuple[Any, dict[str, str], set[str]]] = {
         ASKED,
     ),
     "an expired certificate": (
-        _expire, {"certificate": "expired on 2020-01-10; get", "server": "this ca.crt is not the coordinator's"}, ASKED,
+        _expire, {"certificate": "expired on 2020-01-10; get", "server": "was not signed by this ca.crt"}, ASKED,
     ),
     "another authority": (
         _another_authority,
