@@ -35,6 +35,7 @@ class BareClient:
     auxiliary: SplitModel | None = None
     extra: nn.Linear | None = None  # FedKD's map, FedMRL's projector
     targets: Tensor = field(default_factory=lambda: torch.empty(0))
+    sums: Tensor = field(default_factory=lambda: torch.empty(0))  # of FedDistill's logits by class
 
     def modules(self) -> list[nn.Module]:
         return [m for m in (self.model, self.auxiliary, self.extra) if m is not None]
@@ -63,7 +64,7 @@ def bare_clients(setup: Setup, method: str) -> list[BareClient]:
             tensors(quiz) if quiz_size else tensors(study[:2]),
         )
         width = task.classes if method in ("fedl2g-l", "feddistill") else task.feature_dim
-        client.targets = torch.randn(task.classes, width)
+        client.targets, client.sums = torch.randn(task.classes, width), torch.zeros(task.classes, task.classes)
         if method in AUXILIARY:
             inner = 128 if method == "fedmrl" else task.feature_dim
             client.auxiliary = task.build_auxiliary(inner)
@@ -100,6 +101,8 @@ def train(client: BareClient, optimizer: torch.optim.Optimizer, method: str) -> 
         pause()
         optimizer.zero_grad()
         loss(client, method, x, y).backward()
+        if method.startswith("fedl2g"):
+            nn.utils.clip_grad_norm_(client.model.parameters(), 100.0)
         optimizer.step()
 
 
@@ -118,6 +121,7 @@ def loss(client: BareClient, method: str, x: Tensor, y: Tensor) -> Tensor:
     if method == "fedproto":
         return own + 10 * F.mse_loss(h, targets[y])
     if method == "feddistill":
+        client.sums.index_add_(0, y, o.detach())  # what it uploads
         return own + F.cross_entropy(o, targets[y].softmax(1))
     if method not in AUXILIARY:
         return own
@@ -167,17 +171,20 @@ def features(client: BareClient) -> None:
 
 def guiding_step(
     model: SplitModel, study: tuple[Tensor, Tensor], quiz: tuple[Tensor, Tensor], guide: Tensor, lr: float, wide: bool
-) -> Tensor:
-    """Pseudo-step, quiz gradient and Jacobian-vector product, as three plain calls (statistics are not protected)."""
+) -> tuple[Tensor, Tensor]:
+    """The guiding gradient and the alignment, as plain calls (statistics are not protected)."""
     model.train()
     parameters = dict(model.named_parameters())
     (x, y), (quiz_x, quiz_y) = study, quiz
     h, o = model(x)
     z = h if wide else o
-    step = torch.autograd.grad(F.cross_entropy(o, y) + F.mse_loss(z, guide[y]), list(parameters.values()))
+    pull = F.mse_loss(z, guide[y])
+    step = torch.autograd.grad(F.cross_entropy(o, y) + pull, list(parameters.values()), retain_graph=True)
+    pull_step = torch.autograd.grad(pull, list(parameters.values()), allow_unused=True)
     moved = {n: (p - lr * g).detach().requires_grad_() for (n, p), g in zip(parameters.items(), step, strict=True)}
     quiz_loss = F.cross_entropy(functional_call(model, moved, (quiz_x,))[1], quiz_y)
     direction = torch.autograd.grad(quiz_loss, list(moved.values()))
+    norms = [nn.utils.get_total_norm([g for g in gradients if g is not None]) for gradients in (direction, pull_step)]
     with _batch_statistics(model), torch.no_grad():
         point = {name: p.detach() for name, p in parameters.items()}
         _, tangent = jvp(
@@ -185,7 +192,8 @@ def guiding_step(
             (point,),
             (dict(zip(point, direction, strict=True)),),
         )
-    return torch.zeros_like(guide).index_add_(0, y, tangent) * (2 * lr / z.numel())
+    product = 2 / z.numel() * ((z - guide[y]) * tangent).sum()
+    return torch.zeros_like(guide).index_add_(0, y, tangent) * (2 * lr / z.numel()), product / norms[0] / norms[1]
 
 
 def double_backward(
