@@ -1,7 +1,8 @@
 """Bare loops: the arithmetic of a round in plain PyTorch, as the baseline for the package.
 
-The batches are precomputed normalised float tensors; a step is forward, backward, `torch.optim.SGD`. Only the networks
-(and, for the sake of equal work, the shapes of the exchanged tensors) come from the package.
+The batches are precomputed normalised float tensors; a step is forward, backward, torch's clipping where the method
+clips, and `torch.optim.SGD`. Only the networks (and, for the sake of equal work, the shapes of the exchanged tensors)
+come from the package.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fedl2g.setup import Setup
 
 EVALUATION_BATCH = 250
 AUXILIARY = ("fml", "fedkd", "fedmrl")
+CLIP = {"fedl2g-l": 100.0, "fedl2g-f": 100.0, "fml": 10.0, "fedkd": 10.0}  # of the gradient norm of each network
 Batches = list[tuple[Tensor, Tensor]]
 
 
@@ -101,8 +103,8 @@ def train(client: BareClient, optimizer: torch.optim.Optimizer, method: str) -> 
         pause()
         optimizer.zero_grad()
         loss(client, method, x, y).backward()
-        if method.startswith("fedl2g"):
-            nn.utils.clip_grad_norm_(client.model.parameters(), 100.0)
+        for module in client.modules() if method in CLIP else ():
+            nn.utils.clip_grad_norm_(module.parameters(), CLIP[method])
         optimizer.step()
 
 
