@@ -89,20 +89,24 @@ def _images(name: str, packed: str, partition: str, *splits: str) -> Regime:
     return Regime(name, "images", settings, packed, splits or ("train",))
 
 
+def _paper(name: str, packed: str, partition: str, *splits: str) -> Regime:
+    settings = {"image_size": 32, "partition": partition, "models": "htfe2", "clients": 12}
+    return Regime(f"{name}, 12 clients, HtFE_2", "paper", settings, packed, splits or ("train",))
+
+
+PACS, FLOWERS = ("photo", "art_painting", "cartoon", "sketch"), ("train", "val", "test")
 REGIMES = (
     _digits("digits, 20 clients, Dirichlet 0.1", 20, "dirichlet:0.1"),
     _digits("digits, 40 clients, Dirichlet 0.5", 40, "dirichlet:0.5"),
     _digits("digits, 20 clients, IID", 20, "iid"),
     _images("Cifar10, 20 clients, Dirichlet 0.1", "cifar10", "dirichlet:0.1"),
     _images("Cifar100, 20 clients, Dirichlet 0.1", "cifar100", "dirichlet:0.1"),
-    _images("PACS, 20 clients by domain", "pacs", "domain", "photo", "art_painting", "cartoon", "sketch"),
-    _images("Flowers102, 20 clients, Dirichlet 0.1", "flowers102", "dirichlet:0.1", "train", "val", "test"),
-    Regime(
-        "Cifar10, 10 clients, HtFE_2 (cnn4, resnet18)",
-        "paper",
-        {"partition": "dirichlet:0.1", "models": "htfe2", "clients": 10},
-        "cifar10",
-    ),
+    _images("PACS, 20 clients by domain", "pacs", "domain", *PACS),
+    _images("Flowers102, 20 clients, Dirichlet 0.1", "flowers102", "dirichlet:0.1", *FLOWERS),
+    _paper("Cifar10", "cifar10", "dirichlet:0.1"),
+    _paper("Cifar100", "cifar100", "dirichlet:0.1"),
+    _paper("PACS", "pacs", "domain", *PACS),
+    _paper("Flowers102", "flowers102", "dirichlet:0.1", *FLOWERS),
 )
 
 
@@ -134,7 +138,7 @@ class Size:
 
 SIZES = {
     "small": Size(
-        {"digits": Length(15, 5), "images": Length(8, 4, 4000), "paper": Length(4, 2, 3000)},
+        {"digits": Length(15, 5), "images": Length(8, 4, 4000), "paper": Length(4, 2, 4000)},
         (
             Pass("digits", CORE, 2),
             Pass("images", CORE, 1),
@@ -145,6 +149,7 @@ SIZES = {
             Pass("paper", CORE, 3),
             Pass("digits", EVERY, 5),
             Pass("images", EVERY, 3),
+            Pass("paper", MAIN, 3),
         ),
     ),
     "full": Size(

@@ -121,7 +121,7 @@ def _of_pixels(array: NDArray[Any], source: Path, form: Form) -> Samples:
     if str(images.dtype) != form.pixels:
         raise DataError(f"{source}: its images are of type {images.dtype}; the model expects {form.pixels}")
     if images.shape[1] != shape[0]:
-        raise DataError(f"{source}: its images have {images.shape[1]} channels; the model expects {shape[0]}")
+        raise DataError(f"{source}: the channels of its images are {images.shape[1]}; the model expects {shape[0]}")
     if images.shape[1:] != shape and shape[1] != shape[2]:
         raise DataError(f"{source}: its images are of shape {images.shape[1:]}; the model expects {shape}")
     square = None if images.shape[1:] == shape else shape[1]
