@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,18 +50,11 @@ def test_the_example_method_is_one_short_file() -> None:
     assert len(EXAMPLE.read_text().splitlines()) <= 60
 
 
-def outcome(run: Path) -> tuple[list[dict[str, object]], dict[str, bytes]]:
-    """The records of a run without times, and all tensors of its last checkpoint."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    records = [{name: value for name, value in line.items() if "seconds" not in name} for line in lines]
-    return records, {
-        path.name: path.read_bytes() for path in max((run / "checkpoints").iterdir()).glob("*.safetensors")
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_workers")
-def test_the_example_method_gives_the_same_numbers_on_every_engine(tmp_path: Path) -> None:
+def test_the_example_method_gives_the_same_numbers_on_every_engine(
+    tmp_path: Path, outcome: Callable[[Path], dict[str, Any]]
+) -> None:
     """Inline by the command, on workers from Python; tests/flower has it on Flower."""
     arguments = ("run", "--plugin", str(EXAMPLE), "--method", "fedema", "--models", "small_cnn,small_mobilenet", *TINY)
     inline = fedl2g(tmp_path, *arguments, "--out", "inline")
@@ -69,9 +64,9 @@ def test_the_example_method_gives_the_same_numbers_on_every_engine(tmp_path: Pat
         execution={"engine": "workers"},
     )  # fmt: skip
     assert run(experiment, tmp_path / "workers").best_accuracy == inline["best_accuracy"]
-    records, files = outcome(tmp_path / "inline")
-    assert len(records) == len(files) == 3
-    assert outcome(tmp_path / "workers") == (records, files)
+    expected = outcome(tmp_path / "inline")
+    assert len(expected["history"]) == len(expected["files"]) == 3
+    assert outcome(tmp_path / "workers") == expected
 
 
 def test_the_example_method_keeps_its_memory(tmp_path: Path) -> None:
@@ -89,7 +84,9 @@ def test_the_example_method_keeps_its_memory(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_workers")
-def test_own_models_and_data_with_one_channel_and_odd_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_models_and_data_with_one_channel_and_odd_shapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Callable[[Path], dict[str, Any]]
+) -> None:
     (tmp_path / "my_models.py").write_text(
         "from torch import nn\n\n\n"
         "def network(classes, image_shape):\n"

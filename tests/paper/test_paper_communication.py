@@ -21,6 +21,7 @@ from fedl2g.methods.low_rank import compress
 from fedl2g.methods.shared_network import SharedNetwork
 from fedl2g.paper.catalog import paper_experiment
 from fedl2g.payload import nbytes
+from fedl2g.schema import image_schema
 
 CLIENTS, CLASSES = 20, 100
 
@@ -107,7 +108,7 @@ def test_fedkd_starts_with_nearly_the_whole_model_and_meets_the_paper_at_rank_34
     assert 0.99 * whole < up <= whole
     assert 0.99 * whole < down <= whole
 
-    auxiliary = Task(CLASSES, (3, 32, 32), seed=1, rounds=1000, auxiliary="cnn4").build_auxiliary()
+    auxiliary = Task(CLASSES, image_schema(3, 32, 32), seed=1, rounds=1000, auxiliary="cnn4").build_auxiliary()
     weights = SharedNetwork(auxiliary).pack()
     largest = max(weights, key=lambda name: weights[name].numel())
     u, s, v = torch.linalg.svd(weights[largest], full_matrices=False)
