@@ -282,5 +282,5 @@ def test_no_command_is_harmed_by_a_hostile_folder_of_runs(
     described = [f"smoke/{name}.json" for name in ("study", "plan", "failures", "convergence")]
     others = ["smoke", "smoke/cells", str(cell), f"{cell}/run.json", f"{cell}/result.json", "smoke/data.md"]
     counts = try_each(scene, made, [*described, *others] if made in ANYWHERE else described)
-    assert scene.refused
+    assert scene.refused or made in (code, way_out)  # a name of code or a path is only shown there, as any text
     record_property("figures", {"hostile folders of runs": counts})
