@@ -24,7 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "weight": {"guide_weight": 0.25},
     "adaptive": {"guide_weight": "adaptive"},
     "rms": {"server_step": "rms"},
-    "recommended": {"quiz": "rotating", "guide_weight": "adaptive", "server_step": "rms"},
+    "together": {"quiz": "rotating", "guide_weight": "adaptive", "server_step": "rms"},
 }
 
 
@@ -140,7 +140,7 @@ def on_workers(experiment: Experiment) -> Experiment:
 
 def test_no_alignment_leaves_a_client_under_differential_privacy() -> None:
     privacy = {"clip": 1.0, "noise_multiplier": 1.0, "noise": "client"}
-    setup = make_setup("fedl2g-l", OPTIONS["recommended"], rounds=2, privacy=privacy)
+    setup = make_setup("fedl2g-l", OPTIONS["together"], rounds=2, privacy=privacy)
     federation = make_federation(setup)
     federation.run()
     assert [record.client_metrics for record in federation.history] == [{}, {}, {}]

@@ -118,7 +118,7 @@ def test_a_frozen_guide_and_rms_steps_are_refused_together() -> None:
 
 
 def test_the_recommended_preset_fills_in_what_is_not_given() -> None:
-    expected = {"quiz": "rotating", "guide_weight": "adaptive", "server_step": "rms"}
+    expected = {"quiz": "rotating", "guide_weight": 0.1, "server_step": "rms"}
     logits, features = LogitOptions(preset="recommended"), FeatureOptions(preset="recommended")
     assert logits.model_dump(exclude_defaults=True) == {"preset": "recommended", **expected, "guide_init": "zeros"}
     assert features.model_dump(exclude_defaults=True) == {"preset": "recommended", **expected}

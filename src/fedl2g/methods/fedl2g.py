@@ -15,7 +15,8 @@ Beyond the paper, all off by default:
     guide_weight = w         CE + w * MSE; "adaptive": w <- clip(w * exp(adaptive_rate * alignment), 0, 4) after a round
                              of training, from 1; private to the client
     server_step = rms        G[y] <- G[y] - rms_step * pi[y] / RMS(pi[y]) for every class y that was sent
-    preset = recommended     these three and, in logit space, guide_init = zeros (docs/when-it-helps.md)
+    preset = recommended     quiz = rotating, guide_weight = 0.1, server_step = rms and, in logit space, guide_init =
+                             zeros (docs/when-it-helps.md)
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ class FedL2GOptions(Options):
     """FedL2G's options; the two variants differ in the guided space and the server's learning rate."""
 
     space: ClassVar[Space]
-    recommended: ClassVar[dict[str, Any]] = {"quiz": "rotating", "guide_weight": "adaptive", "server_step": "rms"}
+    recommended: ClassVar[dict[str, Any]] = {"quiz": "rotating", "guide_weight": 0.1, "server_step": "rms"}
 
     preset: Literal["paper", "recommended"] = Field(
         "paper",
         description="The options that are not given: the paper's, or those that do least harm on small clients (quiz "
-        "rotating, guide_weight adaptive, server_step rms; for fedl2g-l also guide_init zeros).",
+        "rotating, guide_weight 0.1, server_step rms; for fedl2g-l also guide_init zeros).",
     )
     server_lr: float = Field(ge=0, description=_SERVER_LR)
     warmup_rounds: int = Field(50, ge=0, description="Initial rounds in which only the guiding vectors are trained.")
@@ -319,6 +320,6 @@ for _options in (LogitOptions, FeatureOptions):
             "most B rows of the guiding gradient are not zero, and only those are sent.",
             advice="Use the defaults to reproduce the paper, and preset=recommended on your own data, above all with "
             "few samples per client (docs/when-it-helps.md). While the recorded alignment stays clearly below zero the "
-            "pull works against the clients: lower guide_weight, raise adaptive_rate, or train locally.",
+            "pull works against the clients: lower guide_weight, let it be adaptive, or train locally.",
         ),
     )
