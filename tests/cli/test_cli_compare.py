@@ -93,4 +93,4 @@ def test_compare_ends_in_a_verdict_on_every_method(fedl2g, tmp_path: Path) -> No
     assert "No verdict: add local to --methods, or name one of the methods with --against." in without.out
     refused = fedl2g(*arguments, "--against", "fedgh")
     assert refused.code == 2
-    assert refused.sentence.startswith("fedl2g: --against: fedgh is not among the methods")
+    assert refused.sentence.startswith("fedl2g: against: fedgh is not among the methods")

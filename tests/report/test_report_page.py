@@ -495,6 +495,19 @@ def test_the_page_follows_the_colours_of_the_screen_and_prints_dark_on_white(
     assert max(ink()) < 100
 
 
+def test_print_breaks_neither_the_names_of_settings_nor_the_rows_of_the_table(browser: Browser, report: Path) -> None:
+    browser.emulate(dark=False, media="print")
+    browser.width(690)  # A4 between its margins
+    show(browser, report)
+    heights = browser.run(
+        "return [...document.querySelectorAll('#settings tbody td:first-child')].map(cell => cell.clientHeight)"
+    )
+    assert max(heights) < 1.5 * min(heights)
+    assert browser.run("return document.documentElement.scrollWidth") <= 690
+    kept = "return getComputedStyle(document.querySelector('#table')).breakInside"
+    assert browser.run(kept) == "avoid"
+
+
 def test_no_axis_of_the_page_is_logarithmic(report: Path) -> None:
     """The length of a bar on one says nothing."""
     charts = read(report)[1]["charts"]

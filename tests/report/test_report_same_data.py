@@ -13,13 +13,13 @@ from fedl2g.round.record import Accuracy, RoundRecord
 from fedl2g.runs.directory import RunDirectory
 
 
-def group(method: str, correct: float, **settings: object) -> Group:
+def group(method: str, correct: float, status: str = "finished", **settings: object) -> Group:
     """One run of three clients, in which the loss falls."""
     clients = dict.fromkeys(range(3), correct)
     accuracy = Accuracy(correct, correct, 0.0, clients, samples=dict.fromkeys(clients, 10))
     history = [RoundRecord(0), RoundRecord(1, loss=2.0, accuracy=accuracy), RoundRecord(2, loss=1.0)]
     given = {"method.name": method, "seed": 0, "dataset": "digits", "protocol": "ours", **settings}
-    return Group(method, (Run(RunDirectory(Path("none")), given, history),))
+    return Group(method, (Run(RunDirectory(Path("none")), given, history, status),))
 
 
 def test_methods_on_the_same_data_are_compared() -> None:
@@ -27,6 +27,25 @@ def test_methods_on_the_same_data_are_compared() -> None:
     ((difference,),) = [one.differences for one in compare_groups(groups)]
     assert difference.difference == pytest.approx(0.2)
     assert set(loss_increase(groups)["relative"]) == {"fedproto"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "other", "verdict"),
+    [
+        ("finished", "stopped early", "harms"),
+        ("finished", "diverged", "harms"),
+        ("finished", "running", "no verdict yet"),
+        ("finished", "unfinished", "no verdict yet"),
+        ("running", "finished", "no verdict yet"),
+    ],
+)
+def test_a_run_that_goes_on_is_compared_without_a_verdict(reference: str, other: str, verdict: str) -> None:
+    """After few rounds every method is far below one that has ended; that says nothing about harm."""
+    groups = [group("local", 0.9, reference), group("fedproto", 0.1, other)]
+    ((difference,),) = [one.differences for one in compare_groups(groups)]
+    assert difference.verdict == verdict
+    assert ("harms" in difference.sentence) is (verdict == "harms")
+    assert ("no verdict before all their runs are over" in difference.sentence) is (verdict != "harms")
 
 
 @pytest.mark.parametrize(

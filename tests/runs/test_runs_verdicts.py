@@ -163,7 +163,7 @@ def test_the_reference_is_the_given_one_or_local() -> None:
     assert reference_among(["fedproto", "local"], None) == "local"
     assert reference_among(["fedproto", "fedl2g-f"], None) is None
     assert reference_among(["fedproto", "local"], "fedproto") == "fedproto"
-    with pytest.raises(SettingError, match=r"--against: fedgh is not among the methods .*; choose one of local, fedkd"):
+    with pytest.raises(SettingError, match=r"against: fedgh is not among the methods .*; choose one of local, fedkd"):
         reference_among(["local", "fedkd"], "fedgh")
 
 

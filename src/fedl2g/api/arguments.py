@@ -29,9 +29,8 @@ def data_settings(data: object, others: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by which an experiment names the caller's data; among the others there is none of them."""
     found = _data_settings(data)
     if twice := sorted(found.keys() & others.keys()):
-        raise SettingError(
-            f"{twice[0]}: data={shown(data)} says it already; give one of the two, or fedl2g.data(NAME, {twice[0]}=...)"
-        )
+        option = "" if twice[0] == "dataset" else f", or fedl2g.data(NAME, {twice[0]}=...)"
+        raise SettingError(f"{twice[0]}: data={shown(data)} says it already; give one of the two{option}")
     return found
 
 

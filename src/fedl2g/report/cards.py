@@ -114,10 +114,11 @@ def change_sentences(content: Content) -> list[str]:
         worst = one.worst
         whose = "" if worst.seed is None or len(one.seeds) == 1 else f" of seed {worst.seed}"
         least = "lost most" if worst.difference < 0 else "gained least"
+        so_far = "" if one.over else ", so far"
         found.append(
             f"{one.method}: of {len(one.clients)} clients {one.gain} gain and {one.lose} lose more than the noise of "
             f"their test samples, {one.unchanged} do neither; client {worst.client}{whose} {least} "
-            f"({100 * worst.difference:+.1f} points)."
+            f"({100 * worst.difference:+.1f} points){so_far}."
         )
     return found
 

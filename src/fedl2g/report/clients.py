@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedl2g import session
@@ -41,7 +41,12 @@ def compare_groups(groups: Sequence[Group]) -> list[Compared]:
             histories = {one.label: {run.seed: run.history for run in one.runs} for one in (reference, *others)}
             runs = reference.runs
             crossed = len(runs) > 1 and same_clients(run.directory.partition() for run in runs)
-            if differences := against(reference.label, histories, crossed=crossed):
+            over = {one.label: one.over for one in others}
+            differences = [
+                replace(one, over=reference.over and over[one.method])
+                for one in against(reference.label, histories, crossed=crossed)
+            ]
+            if differences:
                 found.append(Compared(reference, differences))
     return found
 

@@ -93,6 +93,11 @@ class Group:
     def seeds(self) -> list[int]:
         return [run.seed for run in self.runs]
 
+    @property
+    def over(self) -> bool:
+        """Whether no run of it goes on or waits to be continued."""
+        return all(run.status not in ("running", "unfinished") for run in self.runs)
+
 
 def read_runs(paths: Iterable[Path], *, trust: bool = False) -> list[Run]:
     """The runs in these directories and in folders of runs; one that names code is refused unless it is trusted."""

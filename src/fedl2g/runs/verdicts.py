@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fedl2g.datasets import Partition
 
 DEFAULT_REFERENCE = "local"  # what clients have without federation
-Verdict = Literal["helps", "harms", "no clear difference"]
+Verdict = Literal["helps", "harms", "no clear difference", "no verdict yet"]
 Change = Literal["gains", "unchanged", "loses"]
 
 
@@ -73,10 +73,13 @@ class Difference:
     p: float  # Wilcoxon's signed-rank test over clients
     p_holm: float  # the same, corrected for the number of methods
     clients: tuple[ClientChange, ...]
+    over: bool = True  # whether all runs of both methods have ended
 
     @property
     def verdict(self) -> Verdict:
-        """What the interval says: it is above zero, below, or includes it."""
+        """What the interval says: it is above zero, below, or includes it; nothing before the runs are over."""
+        if not self.over:
+            return "no verdict yet"
         return "helps" if self.low > 0 else "harms" if self.high < 0 else "no clear difference"
 
     @property
@@ -106,8 +109,11 @@ class Difference:
     @property
     def sentence(self) -> str:
         """The verdict as one sentence."""
-        end = f"it {self.verdict} here" if self.verdict != "no clear difference" else f"{self.verdict} here"
-        low, high = (_bound(value, decided=end.startswith("it ")) for value in (self.low, self.high))
+        decided = self.verdict in ("helps", "harms")
+        end = f"it {self.verdict} here" if decided else f"{self.verdict} here"
+        if not self.over:
+            end = "no verdict before all their runs are over"
+        low, high = (_bound(value, decided=decided) for value in (self.low, self.high))
         return (
             f"{self.method} against {self.reference}: {points(self.difference)} points [{low}, {high}]; "
             f"{self.gain} of {self._whose} gain{'s' * (self.gain == 1)}, "
@@ -132,7 +138,7 @@ class Difference:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
-            **asdict(self),
+            **{name: value for name, value in asdict(self).items() if name != "over"},
             "seeds": list(self.seeds),
             "clients": [asdict(one) for one in self.clients],
             "level": LEVEL,
@@ -176,8 +182,8 @@ def reference_among(methods: Sequence[str], wanted: str | None) -> str | None:
         return DEFAULT_REFERENCE if DEFAULT_REFERENCE in methods else None
     if wanted not in methods:
         raise SettingError(
-            f"--against: {wanted} is not among the methods of this comparison; choose one of {', '.join(methods)}, or "
-            "add it to --methods"
+            f"against: {wanted} is not among the methods of this comparison; choose one of {', '.join(methods)}, or "
+            "add it to the methods"
         )
     return wanted
 

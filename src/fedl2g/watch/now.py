@@ -15,8 +15,8 @@ from fedl2g.watch.pace import Pace
 MOST_ROWS = 40
 ABSENT = "\N{EN DASH}"
 _HEAD = (
-    "run", "seed", "state", "round", "accuracy %", "best %", "loss", "alignment", "took part", "refused", "missing",
-    "s per round", "MB", "time left",
+    "run", "seed", "state", "round", "time left", "accuracy %", "best %", "loss", "alignment", "took part", "refused",
+    "missing", "s per round", "MB",
 )  # fmt: skip
 
 
@@ -62,6 +62,7 @@ def _row(group: Group, run: Run, pace: Pace) -> str:
         str(run.seed),
         html.escape(state_of(run)),
         f'<progress max="{max(total, 1)}" value="{done}"></progress> {done} of {total}',
+        ABSENT if left is None else duration(left),
         _number(None if tested is None else 100 * tested.pooled, 2),
         _number(None if best is None or best.accuracy is None else 100 * best.accuracy.pooled, 2),
         _number(loss, 4),
@@ -71,7 +72,6 @@ def _row(group: Group, run: Run, pace: Pace) -> str:
         str(sum(len(record.missing) for record in history)),
         _number(each, 2),
         _number(sum(r.up_bytes + r.down_bytes for r in history) / MB, 2),
-        ABSENT if left is None else duration(left),
     ]
     return f'<tr><th scope="row">{html.escape(group.label)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
 
