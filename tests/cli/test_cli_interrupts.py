@@ -11,7 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
+
+from fedl2g import cli
 
 ENDLESS = (
     "--dataset", "digits", "--samples", "160", "--partition", "iid", "--clients", "3", "--models", "small_cnn",
@@ -166,8 +169,26 @@ def test_ctrl_c_while_workers_start_leaves_no_traceback(press: Callable[..., Pre
     code, err = command.end()
     assert code == 130
     assert err.splitlines()[0] == "fedl2g: stopping; press Ctrl-C again to stop at once"
-    assert "fedl2g resume" in err.splitlines()[-1]
+    assert "the same command goes on from the last checkpoint" in err.splitlines()[-1]
     assert command.children() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "continued"),
+    [("run", True), ("resume r", True), ("paper run data", True), ("report run", False), ("deploy run", False)],
+)
+def test_only_commands_that_train_say_that_they_go_on(
+    arguments: str, continued: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(**_: object) -> None:
+        raise click.Abort from KeyboardInterrupt()
+
+    monkeypatch.setattr(cli, "app", interrupted)
+    monkeypatch.setattr(sys, "argv", ["fedl2g", *arguments.split()])
+    with pytest.raises(SystemExit) as ended:
+        cli._run_command()
+    assert ended.value.code == 130
+    assert ("the same command goes on" in capsys.readouterr().err) is continued
 
 
 CHILD = "from fedl2g.interrupts import end_with_parent as e; e(); print(1, flush=True); import time; time.sleep(100)"

@@ -68,9 +68,15 @@ def _run_command() -> NoReturn:
         _fail(_one_sentence(error), error.exit_code)
     except click.Abort as error:
         if isinstance(error.__cause__, KeyboardInterrupt):
-            _fail("interrupted; continue a run from its last checkpoint with `fedl2g resume RUN`", EXIT_CODE)
+            again = "; the same command goes on from the last checkpoint, if there is one" if _trains() else ""
+            _fail(f"interrupted{again}", EXIT_CODE)
         _fail("nothing was started", 1)  # the user declined a prompt
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _trains() -> bool:
+    """Whether the command leaves runs that can be continued."""
+    return sys.argv[1:2] in (["run"], ["resume"], ["compare"]) or sys.argv[1:3] == ["paper", "run"]
 
 
 def _one_sentence(error: click.ClickException) -> str:
