@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from endings import RaiseAfter
 from fedl2g.cli import app
 from fedl2g.datasets.download import RemoteFile
-from fedl2g.errors import DataError, SettingError
+from fedl2g.errors import DataError, FedL2GError, SettingError
 from fedl2g.models import calibration
 from fedl2g.paper.catalog import Cell, paper_experiment
 from fedl2g.paper.study import Study, run_cells
@@ -154,6 +154,25 @@ def test_a_download_that_fails_is_tried_once_and_not_for_every_cell(
     assert len(outcomes) == len(cells) > 2
     assert all("cannot be downloaded" in (outcome.reason or "") for outcome in outcomes)
     assert len(asked) == 1
+
+
+def test_failed_cells_fail_the_command_and_each_reason_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offline(file: RemoteFile, *_: object) -> Path:
+        raise DataError(f"{file.name} cannot be downloaded; check the connection")
+
+    monkeypatch.setenv("FEDL2G_DATA", str(tmp_path / "cache"))
+    monkeypatch.setattr("fedl2g.datasets.loading.fetch", offline)
+    arguments = ["paper", "run", "data", "--scale", "small", "--only", "pathological/cifar10", "--seeds", "1", "--yes"]
+    result = runner.invoke(app, [*arguments, "--out", str(tmp_path), "--json"])
+    assert isinstance(result.exception, FedL2GError)
+    assert result.exception.exit_code == 1
+    failed = json.loads(result.stdout)["failed"]
+    text = str(result.exception)
+    assert text.startswith(f"{len(failed)} of {len(failed)} cells failed: ")
+    assert text.count("cannot be downloaded") == 1
+    assert f"and {len(failed) - 3} more" in text
 
 
 @pytest.mark.slow

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     shell_complete=methods_complete,
     default="local,fedl2g-l,fedl2g-f",
     show_default=True,
-    help="Methods, optionally with options: local,fedl2g-f,fedl2g-f:server_lr=0",
+    help="The methods. Options follow a name, as in local,fedl2g-f,fedl2g-f:server_lr=0.",
 )
 @click.option(
-    "--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Number of seeds, starting at --seed."
+    "--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="The number of seeds, starting at --seed."
 )
 @click.option(
     "--against",

@@ -22,7 +22,9 @@ def data_group() -> None:
     cls=ExperimentCommand,
     fields=("dataset", "label", "text", "ignore", "samples", "partition", "clients", "seed", "protocol"),
 )
-@click.option("-o", "--out", "--output", "output", type=PATH, help="Also draw the chart: PNG, PDF or SVG file.")
+@click.option(
+    "-o", "--out", "--output", "output", type=PATH, help="Also draw the chart, into this PNG, PDF or SVG file."
+)
 @plugin_option
 @json_option
 @quiet_option

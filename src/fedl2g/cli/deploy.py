@@ -31,7 +31,8 @@ def deploy_group() -> None:
     "--shape",
     "--image-shape",
     "shape",
-    help="channels,height,width of images (3,64,64 if absent), channels,time of signals, or the most tokens of a text.",
+    help="The form of a sample: channels,height,width of images (3,64,64 if absent), channels,time of signals, or the "
+    "most tokens of a text.",
 )
 @click.option(
     "--column",

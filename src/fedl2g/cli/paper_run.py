@@ -12,7 +12,7 @@ import click
 
 from fedl2g.cli.options import PATH, jobs_option, json_option, quiet_option, track_option
 from fedl2g.cli.output import Display, print_json, print_line, print_tracked
-from fedl2g.errors import SettingError, count
+from fedl2g.errors import FedL2GError, SettingError, count
 from fedl2g.files import quoted
 
 if TYPE_CHECKING:
@@ -21,13 +21,18 @@ if TYPE_CHECKING:
     from fedl2g.paper.study import Outcome, Study
 
 ASK_ABOVE_SECONDS = 3600.0
+_NAMED = 3  # cells that failed for one reason and are named
 
 name_argument = click.argument("name", help="An experiment of the paper; `fedl2g paper` lists them.")
-scale_option = click.option("--scale", default="small", show_default=True, help="full, small or smoke.")
-only_option = click.option(
-    "--only", multiple=True, help="Only these methods or columns: fedl2g-f, dirichlet/cifar100, cifar10."
+scale_option = click.option(
+    "--scale", default="small", show_default=True, help="The size of the runs: full, small or smoke."
 )
-seeds_option = click.option("--seeds", type=click.IntRange(min=1), help="Seeds of each cell (3, or 1 at scale smoke).")
+only_option = click.option(
+    "--only", multiple=True, help="Only these methods or columns, such as fedl2g-f, dirichlet/cifar100 or cifar10."
+)
+seeds_option = click.option(
+    "--seeds", type=click.IntRange(min=1), help="The number of seeds of each cell (3, or 1 at scale smoke)."
+)
 study_option = click.option(
     "-o", "--out", type=PATH, default=Path("runs/paper"), show_default=True, help="The folder of all the paper's runs."
 )
@@ -118,9 +123,11 @@ def run_paper_experiment(
         work.print_cells()
     else:
         print_line(f"{outcomes['finished']} of {outcomes['cells']} cells are finished; show them with `{show_it}`")
-        for line in outcomes["failed"] + outcomes["diverged"]:
+        for line in outcomes["diverged"]:
             print_line(f"  {line}")
         print_tracked(track, [study.path(cell) for cell in work.cells.values()])
+    if not dry_run:
+        work.check()
 
 
 class _Work:
@@ -192,6 +199,17 @@ class _Work:
             more = f"; about {duration(left)} left" if number < len(self.pending) else ""
             self.display.print(f"[{number}/{len(self.pending)}] {_title(outcome.cell)}: {_ending(outcome)}{more}")
 
+    def check(self) -> None:
+        """Raise an error that names the failed cells, each reason once, if there are any."""
+        cells: dict[str, list[str]] = {}
+        for folder, reason in self.study.failures().items():
+            if folder in self.cells and self.study.result(self.cells[folder]) is None:
+                cells.setdefault(reason, []).append(_title(self.cells[folder]))
+        if cells:
+            failed = sum(map(len, cells.values()))
+            details = "; ".join(f"{_few(titles)}: {reason}" for reason, titles in cells.items())
+            raise FedL2GError(f"{failed} of {count(len(self.cells), 'cell')} failed: {details}")
+
     def outcomes(self) -> dict[str, Any]:
         """The outcomes of all cells as JSON values."""
         results = {folder: self.study.result(cell) for folder, cell in self.cells.items()}
@@ -220,6 +238,12 @@ def on_a_terminal() -> bool:
 
 def _title(cell: Cell) -> str:
     return f"{cell.method} {cell.column} seed {cell.seed}"
+
+
+def _few(titles: list[str]) -> str:
+    """Some names and how many more there are."""
+    more = len(titles) - _NAMED
+    return ", ".join(titles[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _ending(outcome: Outcome) -> str:

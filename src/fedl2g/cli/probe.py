@@ -27,7 +27,7 @@ from fedl2g.cli.output import Display, print_json, print_tables
     shell_complete=methods_complete,
     default="fedproto,feddistill,fedl2g-l,fedl2g-f",
     show_default=True,
-    help="Methods that upload class vectors, with options: fedproto,fedl2g-f:warmup_rounds=5",
+    help="The methods; they must upload class vectors. Options follow a name, as in fedl2g-f:warmup_rounds=5.",
 )
 @plugin_option
 @json_option

@@ -39,7 +39,7 @@ def write_page(runs: tuple[Path, ...], output: Path, title: str, tsne: bool, tru
 
 @click.command("plot")
 @runs_argument
-@click.option("-o", "--out", "--output", "output", type=PATH, help="PNG, PDF or SVG file to write.")
+@click.option("-o", "--out", "--output", "output", type=PATH, help="The PNG, PDF or SVG file to write.")
 @click.option("--figure", type=click.Choice(FIGURES), default="curves", show_default=True, help="What to draw.")
 @trust_option
 def draw_figure(runs: tuple[Path, ...], output: Path | None, figure: str, trust: bool) -> None:

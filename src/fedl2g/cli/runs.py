@@ -21,7 +21,9 @@ STATUSES = ("running", "interrupted", "finished", "stopped early", "diverged", "
 
 
 @click.command("list")
-@click.argument("root", type=PATH, default=Path("runs"), help="The folder to search; runs/ if omitted.")
+@click.argument(
+    "root", metavar="[FOLDER]", type=PATH, default=Path("runs"), help="The folder to search; runs/ if omitted."
+)
 @click.option("--sort", type=click.Choice(SORTS), default="run", show_default=True, help="The order of the rows.")
 @click.option("-m", "--method", "methods", multiple=True, help="Only runs of this method; may be repeated.")
 @click.option("-d", "--dataset", "datasets", multiple=True, help="Only runs on this dataset; may be repeated.")

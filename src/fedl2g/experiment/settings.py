@@ -174,7 +174,9 @@ class Experiment(BaseModel):
         "your own), or auto: the faster one, measured on this machine when the run starts and kept with the run as a "
         "list such as cnn4=channels_last,resnet18=contiguous.",
     )
-    device: str = Field("cpu", description="auto, cpu, mps, cuda, or a list such as cuda:0,cuda:1.")
+    device: str = Field(
+        "cpu", description="Where networks compute: auto, cpu, mps, cuda, or a list such as cuda:0,cuda:1."
+    )
     noise: Noise = Field(
         default_factory=Noise, description="The paper's noise on uploads (no privacy guarantee); off by default."
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from fedl2g.federation import Observer
 
 _FILE = "study.json"
-_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -250,7 +248,6 @@ def _run_cell(
     except Interrupted as error:
         raise Interrupted(GO_ON) from error
     except FedL2GError as error:
-        _log.warning("%s in %s (seed %d) failed: %s", cell.method, cell.column, cell.seed, error)
         study.note_failure(cell, str(error))
         return Outcome(cell, reason=str(error))
     study.note_failure(cell, None)
