@@ -42,6 +42,12 @@ def test_commands_options_and_names_are_completed() -> None:
     assert completed("run", "--models", "small_cnn,htfe9") == ["small_cnn,htfe9"]
     assert completed("run", "--dataset", "cifar") == ["cifar10", "cifar100"]
     assert completed("run", "--engine", "") == ["inline", "workers", "flower"]
+    assert completed("explain", "execution.check") == ["execution.checkpoint_every"]
+    assert completed("paper", "run", "warm") == completed("paper", "show", "warm") == ["warmup"]
+    assert completed("paper", "run", "data", "--scale", "s") == ["small", "smoke"]
+    assert completed("compare", "--track", "mlflow,w") == ["mlflow,wandb"]
+    assert completed("list", "--method", "fedl2g-") == ["fedl2g-l", "fedl2g-f"]
+    assert completed("list", "--dataset", "cifar") == ["cifar10", "cifar100"]
     assert completed("run", "--set", "execution.check") == ["execution.checkpoint_every="]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedl2g.cli.completion import complete_with, method_names
+from fedl2g.cli.completion import complete_with, method_names, setting_names
 from fedl2g.cli.options import json_option, plugin_option, quiet_option
 from fedl2g.cli.output import Display, print_json, print_line, print_tables
 
@@ -122,7 +122,12 @@ def list_datasets(as_json: bool) -> None:
 
 
 @click.command("explain")
-@click.argument("setting", required=False, help="A setting, e.g. rounds or method.server_lr; all if omitted.")
+@click.argument(
+    "setting",
+    required=False,
+    shell_complete=complete_with(setting_names),
+    help="A setting, e.g. rounds or method.server_lr; all if omitted.",
+)
 @plugin_option
 def explain_setting(setting: str | None) -> None:
     """Explain a setting: its meaning, allowed values and default."""

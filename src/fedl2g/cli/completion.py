@@ -71,7 +71,33 @@ def engine_names() -> Iterable[str]:
 
 
 def setting_names() -> Iterable[str]:
-    """The settings of an experiment, as --set takes them."""
+    """The settings of an experiment."""
     from fedl2g.experiment.explanation import default_settings
 
-    return [f"{name}=" for name in default_settings()]
+    return default_settings()
+
+
+def changes() -> Iterable[str]:
+    """The settings of an experiment, as --set takes them."""
+    return [f"{name}=" for name in setting_names()]
+
+
+def paper_names() -> Iterable[str]:
+    """The paper's experiments."""
+    from fedl2g.paper.catalog import paper_experiments
+
+    return paper_experiments()
+
+
+def scale_names() -> Iterable[str]:
+    """The scales of the paper's experiments."""
+    from fedl2g.paper.catalog import scales
+
+    return scales()
+
+
+def tracker_names() -> Iterable[str]:
+    """The trackers."""
+    from fedl2g.runs.tracking import TRACKERS
+
+    return TRACKERS

@@ -17,12 +17,13 @@ import click
 
 from fedl2g.cli.completion import (
     Complete,
+    changes,
     complete_with,
     dataset_names,
     engine_names,
     method_names,
     model_names,
-    setting_names,
+    tracker_names,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +95,11 @@ jobs_option = click.option(
     help="The number of runs at a time, each in its own process.",
 )
 track_option = click.option(
-    "--track", default="", envvar="FEDL2G_TRACK", help="Also log to trackers: tensorboard,mlflow,wandb."
+    "--track",
+    default="",
+    envvar="FEDL2G_TRACK",
+    shell_complete=complete_with(tracker_names, several=True),
+    help="Also log to trackers: tensorboard,mlflow,wandb.",
 )
 
 
@@ -203,7 +208,7 @@ _SET = click.Option(
     ["-s", "--set"],
     multiple=True,
     metavar="KEY=VALUE",
-    shell_complete=complete_with(setting_names),
+    shell_complete=complete_with(changes),
     help="Any setting, e.g. method.server_lr=1; `fedl2g explain` lists them.",
 )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedl2g.cli.completion import complete_with, paper_names, scale_names
 from fedl2g.cli.options import PATH, jobs_option, json_option, quiet_option, track_option
 from fedl2g.cli.output import Display, print_json, print_line, print_tracked
 from fedl2g.errors import FedL2GError, SettingError, count
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
 ASK_ABOVE_SECONDS = 3600.0
 _NAMED = 3  # cells that failed for one reason and are named
 
-name_argument = click.argument("name", help="An experiment of the paper; `fedl2g paper` lists them.")
+name_argument = click.argument(
+    "name", shell_complete=complete_with(paper_names), help="An experiment of the paper; `fedl2g paper` lists them."
+)
 scale_option = click.option(
-    "--scale", default="small", show_default=True, help="The size of the runs: full, small or smoke."
+    "--scale",
+    default="small",
+    shell_complete=complete_with(scale_names),
+    show_default=True,
+    help="The size of the runs: full, small or smoke.",
 )
 only_option = click.option(
     "--only", multiple=True, help="Only these methods or columns, such as fedl2g-f, dirichlet/cifar100 or cifar10."

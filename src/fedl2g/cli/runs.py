@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fedl2g.cli.completion import complete_with, dataset_names, method_names
 from fedl2g.cli.options import PATH, json_option, run_argument, trust_option
 from fedl2g.cli.output import print_json, print_line, print_tables
 from fedl2g.errors import SettingError
@@ -25,8 +26,22 @@ STATUSES = ("running", "interrupted", "finished", "stopped early", "diverged", "
     "root", metavar="[FOLDER]", type=PATH, default=Path("runs"), help="The folder to search; runs/ if omitted."
 )
 @click.option("--sort", type=click.Choice(SORTS), default="run", show_default=True, help="The order of the rows.")
-@click.option("-m", "--method", "methods", multiple=True, help="Only runs of this method; may be repeated.")
-@click.option("-d", "--dataset", "datasets", multiple=True, help="Only runs on this dataset; may be repeated.")
+@click.option(
+    "-m",
+    "--method",
+    "methods",
+    multiple=True,
+    shell_complete=complete_with(method_names),
+    help="Only runs of this method; may be repeated.",
+)
+@click.option(
+    "-d",
+    "--dataset",
+    "datasets",
+    multiple=True,
+    shell_complete=complete_with(dataset_names),
+    help="Only runs on this dataset; may be repeated.",
+)
 @click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only runs in this state.")
 @json_option
 def list_runs(

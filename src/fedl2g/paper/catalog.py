@@ -173,6 +173,11 @@ def paper_experiment(name: str) -> PaperExperiment:
     return known[name]
 
 
+def scales() -> tuple[str, ...]:
+    """The names of all scales."""
+    return tuple(_content()[0]["scales"])
+
+
 def scale(name: str) -> Scale:
     """A scale by name."""
     known = _content()[0]["scales"]

@@ -32,17 +32,17 @@ def trackers(names: str, run: Path) -> list[Observer]:
     """The trackers named in "tensorboard,mlflow,wandb" for the run in this directory."""
     result: list[Observer] = []
     for name in (part.strip() for part in names.split(",") if part.strip()):
-        if name not in _TRACKERS:
-            raise SettingError(f"--track: {name!r} is not known; {choices(name, _TRACKERS)}")
+        if name not in TRACKERS:
+            raise SettingError(f"--track: {name!r} is not known; {choices(name, TRACKERS)}")
         if importlib.util.find_spec(name) is None:
             raise SettingError(f"--track: the package {name} is not installed; run pip install 'fedl2g[tracking]'")
-        result.append(_TRACKERS[name](run))
+        result.append(TRACKERS[name](run))
     return result
 
 
 def where_tracked(names: str, runs: Sequence[Path]) -> list[str]:
     """For each tracker named, where it wrote these runs and the command that opens it."""
-    return [_TRACKERS[name.strip()].where([run.resolve() for run in runs]) for name in names.split(",") if name.strip()]
+    return [TRACKERS[name.strip()].where([run.resolve() for run in runs]) for name in names.split(",") if name.strip()]
 
 
 def scalars(record: RoundRecord) -> dict[str, float]:
@@ -262,7 +262,7 @@ class WandbTracker(Tracker):
 _DATABASE, _LOGGED = "mlflow.db", "rounds.txt"
 _LARGEST = 512 * MIB  # bytes of a run's TensorBoard files
 _EVERY_ROUND = "communication/up_mb"  # logged in every round, so it marks the stored rounds
-_TRACKERS: dict[str, type[Tracker]] = {
+TRACKERS: dict[str, type[Tracker]] = {
     "tensorboard": TensorBoardTracker,
     "mlflow": MLflowTracker,
     "wandb": WandbTracker,
