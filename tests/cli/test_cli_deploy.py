@@ -41,6 +41,7 @@ from fedl2g.engines.flower.messages import Request
 from fedl2g.errors import SettingError
 from fedl2g.methods.registry import get_method
 from fedl2g.schema import image_schema
+from fedl2g.version import __version__
 
 NEW = (
     "deploy", "new", "hospitals", "--site", "north", "--site", "south", "--class", "zero", "--class", "one",
@@ -471,6 +472,7 @@ def test_a_new_federation_is_whole(target: str, fedl2g: Any, tmp_path: Path) -> 
         if name.endswith(".toml"):
             tomllib.loads(text)
     readmes = {place: (root / place / "README.md").read_text() for place in (".", "sites/north")}
+    assert f"fedl2g-{__version__}-py3-none-any.whl[flower]" in readmes["."]  # it is on no index
     assert all(word in readmes["."] for word in ("make-certificates.sh", "start-superlink.sh", "register.sh", "run.sh"))
     assert all(word in readmes["sites/north"] for word in ("make-key.sh", "start-supernode.sh"))
 

@@ -21,6 +21,7 @@ from fedl2g.errors import SettingError
 from fedl2g.files import appearing, reason_of
 from fedl2g.models.catalog import GROUP_OF_KIND, GROUPS
 from fedl2g.schema import Schema
+from fedl2g.version import __version__
 
 _LOOPBACK = ("127.0.0.1", "localhost")
 _SUFFIX = ".template"  # so that tools do not take templates for source files
@@ -47,6 +48,7 @@ def scaffold(plan: Plan) -> list[Path]:
     container = plan.target != "systemd"
     shared = {
         "name": name,
+        "version": __version__,
         "host": plan.host,
         "port": str(plan.port),
         "address": f"{plan.host}:{plan.port}",
