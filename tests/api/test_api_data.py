@@ -89,8 +89,19 @@ def test_lists_of_whole_numbers_are_pixels():
 
 
 def test_wrong_data_gets_a_short_sentence():
+    pandas = pytest.importorskip("pandas")
     for wrong, message in (
         (lambda: data(pixels()), "labels are missing"),
+        (lambda: data(None, LABELS), "^data: nothing holds no samples; expected arrays"),
+        (lambda: data({"a": 1}, LABELS), "^data: a dict holds no samples; expected arrays"),
+        (
+            lambda: data(pixels(), np.zeros_like(LABELS)),
+            "^labels: all samples are of one class, .* expected at least two",
+        ),
+        (
+            lambda: data(pandas.DataFrame({"a": [1.0, 2.0], "label": [0, 1]}), groups="b"),
+            "^groups: .* no column 'b'; kn",
+        ),
         (lambda: data(pixels() / 10.0, LABELS), "values from 0 to 25.5; expected fractions 0..1"),
         (lambda: data([pixels()[0], pixels()[0, :4]], [0, 1]), "do not form an array"),
         (lambda: data([1, 2, 3]), "item 0 of the dataset is not an \\(input, label\\) pair"),
@@ -138,7 +149,7 @@ def test_a_data_frame_of_columns_is_a_table_or_texts():
     assert load_dataset(notes.settings["dataset"]).labels.tolist() == [1, 0] * 3
     for wrong, message in (
         (lambda: data(frame, "state"), "label: data has no column 'state'"),
-        (lambda: data(frame, groups="clinic"), "partition: data has no column 'clinic'"),
+        (lambda: data(frame, groups="clinic"), "groups: the DataFrame has no column 'clinic'"),
         (lambda: data(frame, labels=LABELS), "labels: .* is not the name of a column"),
         (lambda: data(frame, class_names=["a"]), "class_names: does not apply to a table"),
     ):

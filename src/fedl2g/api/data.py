@@ -84,14 +84,24 @@ def data(
             if given is not None:
                 raise DataError(f"{what}: does not apply to a table or texts in a DataFrame; leave it out")
         roles = Roles(_column(labels, "labels") or "label", _names(text), _names(ignore), _column(groups, "groups"))
-        dataset = store_frame(inputs, roles, name)
-        return Data({"dataset": name_of(dataset)}, dataset)
+        if roles.group is not None and roles.group not in inputs.columns:
+            columns = list(map(str, inputs.columns))
+            raise DataError(f"groups: the DataFrame has no column {roles.group!r}; {choices(roles.group, columns)}")
+        return _stored(store_frame(inputs, roles, name))
     if text is not None or ignore:
         raise DataError("text, ignore: name columns; expected a DataFrame, or the path of a CSV or parquet file")
     arrays = _arrays(inputs, labels, groups, kind)
     if class_names is not None:
         arrays["class_names"] = np.asarray(list(class_names), dtype=np.str_)
-    dataset = store_arrays(arrays, name, image_size=image_size)
+    return _stored(store_arrays(arrays, name, image_size=image_size))
+
+
+def _stored(dataset: Dataset) -> Data:
+    if dataset.classes < 2:
+        raise DataError(
+            "labels: all samples are of one class, which every network predicts without learning; expected at least "
+            "two classes; give the column or array with the labels, or with class_names the names of all classes"
+        )
     return Data({"dataset": name_of(dataset)}, dataset)
 
 
@@ -135,6 +145,8 @@ def _arrays(inputs: Any, labels: Any, groups: Any, kind: Kind | None) -> dict[st
         found, numbers = _pairs(inputs)
     else:
         found, numbers = _array(inputs, "inputs"), _array(labels, "labels")
+        if not found.ndim:
+            raise DataError(f"data: {kind_of(inputs)} holds no samples; {_FORMS}")
     if numbers.dtype.kind in "iu":
         numbers = numbers.astype(np.int64)  # the same content, however wide the numbers are
     arrays = {**_samples(found, kind), "labels": numbers}
