@@ -83,6 +83,7 @@ def test_the_trained_networks_give_the_recorded_accuracy(result: fedl2g.Result) 
         assert last / samples == result.clients["last_accuracy"][client]
     assert isinstance(result.models[1], nn.Module)
     assert "2 clients, best" in repr(result.models)
+    assert repr(result).startswith(f"<fedl2g result of {result.method}: accuracy {result.best_accuracy:.2%} in round ")
     with pytest.raises(KeyError, match="99 is not a client; expected 0 to 1"):
         result.models[99]
 

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from fedl2g.runs.models import TrainedModels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result(RunResult):
     """The result of a run; everything beyond the numbers is read from its directory when it is asked for."""
+
+    def __repr__(self) -> str:
+        accuracy = f"accuracy {self.best_accuracy:.2%} in round {self.best_round}"
+        return f"<fedl2g result of {self.method}: {accuracy}, {self.status}, in {self.run}>"
 
     @property
     def directory(self) -> Path:
