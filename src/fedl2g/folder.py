@@ -50,8 +50,11 @@ class Folder:
     def read(self, name: str, limit: int = SMALL) -> bytes:
         """The content of a file of at most `limit` bytes."""
         with self.opened(name, limit) as file:
-            content = file.read(limit + 1)
-        if len(content) > limit:  # it has grown since it was opened
+            size = os.fstat(file.fileno()).st_size
+            content = file.read(size + 1)  # `read` takes memory for all that it is asked for
+            if len(content) > size:  # it has grown since it was opened
+                content += file.read(limit + 1 - len(content))
+        if len(content) > limit:
             _too_large(self.path / name, limit)
         return content
 
