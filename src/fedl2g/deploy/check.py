@@ -55,7 +55,8 @@ def _identity(file: SiteFile, coordinator: Coordinator) -> Verdict:
 
 
 def _limits(file: SiteFile, coordinator: Coordinator) -> str:
-    file.limits.check(coordinator.experiment, coordinator.federation.inputs)
+    federation = coordinator.federation
+    file.limits.check(coordinator.experiment, federation.inputs, len(federation.classes))
     return "the coordinator's experiment is within this site's limits"
 
 
