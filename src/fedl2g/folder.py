@@ -224,6 +224,22 @@ class Folder:
             yield descriptor
 
 
+def read_given(path: Path, limit: int = SMALL) -> bytes:
+    """The content of a file that the user named, or that another party sent: a link is followed, a device never read.
+
+    OSErrors are left to the caller.
+    """
+    descriptor = os.open(path, os.O_RDONLY | _NO_WAIT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            _not_plain(path)
+        content = file.read(min(found.st_size, limit) + 1)
+    if len(content) > limit:
+        _too_large(path, limit)
+    return content
+
+
 def _split(name: str) -> tuple[str, ...]:
     """The parts of a name inside a folder; RunError if it leads out of the folder."""
     parts = tuple(name.replace(os.sep, "/").split("/")) if name else ()

@@ -159,6 +159,8 @@ def _writable(store: Path) -> str:
 
 def _private_key(file: SiteFile) -> str:
     key = file.link[2]
+    if not key.is_file():
+        raise SettingError(f"{key}: does not exist; make it with `fedl2g deploy key` at this site")
     mode = stat.S_IMODE(key.stat().st_mode)
     if mode & 0o077:
         raise ValueError(f"{key}: readable by other users; run chmod 600 {key}")
