@@ -19,6 +19,7 @@ from commands import Said, ask, drawn_as_text
 from fedl2g.experiment import Experiment
 from fedl2g.folder import Folder
 from fedl2g.runs.locking import is_locked
+from fedl2g.runs.plan import PlannedRun, write_plan
 from fedl2g.seals import digest
 from forging import TINY, reseal
 
@@ -172,3 +173,11 @@ def test_settings_of_a_tracker_in_a_run_are_refused(run: Path) -> None:
     said = ask((*RESUME, "--track", "wandb"), run.parent)
     assert said.code == 2
     assert "expected none in a run directory; remove the file" in said.err
+
+
+def test_a_plan_is_no_larger_on_a_page_than_in_its_file(run: Path) -> None:
+    write_plan(run.parent, [PlannedRun(f"r{number}", f"method {number}", number, 5) for number in range(300)])
+    said = ask(("watch", ".", "--once", "out/page.html", "--quiet"), run.parent)
+    assert said.code == 0
+    assert "Too many methods and columns for a table." in said.files["page.html"]
+    assert said.files["page.html"].count("method 299") <= 1
