@@ -50,8 +50,11 @@ class Folder:
     def read(self, name: str, limit: int = SMALL) -> bytes:
         """The content of a file of at most `limit` bytes."""
         with self.opened(name, limit) as file:
-            content = file.read(limit + 1)
-        if len(content) > limit:  # it has grown since it was opened
+            size = os.fstat(file.fileno()).st_size
+            content = file.read(size + 1)  # `read` takes memory for all that it is asked for
+            if len(content) > size:  # it has grown since it was opened
+                content += file.read(limit + 1 - len(content))
+        if len(content) > limit:
             _too_large(self.path / name, limit)
         return content
 
@@ -219,6 +222,22 @@ class Folder:
                     raise
                 stack.callback(os.close, descriptor)
             yield descriptor
+
+
+def read_given(path: Path, limit: int = SMALL) -> bytes:
+    """The content of a file that the user named, or that another party sent: a link is followed, a device never read.
+
+    OSErrors are left to the caller.
+    """
+    descriptor = os.open(path, os.O_RDONLY | _NO_WAIT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            _not_plain(path)
+        content = file.read(min(found.st_size, limit) + 1)
+    if len(content) > limit:
+        _too_large(path, limit)
+    return content
 
 
 def _split(name: str) -> tuple[str, ...]:

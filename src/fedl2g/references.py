@@ -56,6 +56,8 @@ def load_reference(text: str) -> Any:
     The caller must have made sure that the reference is trusted.
     """
     reference = parse_reference(text)
+    if reference.module == session.MODULE:
+        return session.find(reference.name)
     folder = os.getcwd()
     sys.path.append(folder)
     try:

@@ -13,11 +13,13 @@ from typing import Any, NoReturn
 from fedl2g.errors import SettingError
 
 MODULE = __name__
+_kept: set[str] = set()
 
 
 def keep(name: str, factory: Any) -> str:
     """Keep an object for this session and return its reference."""
     globals()[name] = factory
+    _kept.add(name)
     return f"{MODULE}:{name}"
 
 
@@ -34,9 +36,20 @@ def readable(references: Sequence[str]) -> tuple[str, ...]:
     return tuple(one if one not in names else short[one] if used[short[one]] == 1 else names[one] for one in references)
 
 
+def find(name: str) -> Any:
+    """The object that was kept under a name; what else this module holds has no name here."""
+    if name not in _kept:
+        _not_here(name)
+    return globals()[name]
+
+
 def __getattr__(name: str) -> NoReturn:
     if name.startswith("__"):  # Python and its tools ask modules for optional attributes
         raise AttributeError(f"module {MODULE!r} has no attribute {name!r}")
+    _not_here(name)
+
+
+def _not_here(name: str) -> NoReturn:
     raise SettingError(
         f"models: {name} was defined in another Python session; put it in a file such as my_models.py and give "
         f"models='my_models:NAME'"

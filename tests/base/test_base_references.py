@@ -59,3 +59,11 @@ def test_modules_of_the_current_folder_are_found(tmp_path: Path, monkeypatch: py
     (tmp_path / "module_that_fails.py").write_text("1 / 0\n")
     with pytest.raises(SettingError, match="cannot be imported \\(ZeroDivisionError"):
         load_reference("module_that_fails:x")
+
+
+@pytest.mark.parametrize(
+    "name", ["keep", "Counter", "SettingError", "__getattr__", "__setattr__", "__builtins__", "_kept"]
+)
+def test_of_a_session_only_what_was_kept_can_be_named(name: str) -> None:
+    with pytest.raises(SettingError, match="was defined in another Python session"):
+        load_reference(f"fedl2g.session:{name}")

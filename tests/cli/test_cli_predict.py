@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+import torch
 from PIL import Image
 from tiny import TINY
 
 from fedl2g.datasets import load_dataset
+from fedl2g.deploy.programs import load_onnx
 
 HEADER = ["input", "class", *(f"score {digit}" for digit in range(10))]
 
@@ -125,6 +128,41 @@ def test_a_program_that_holds_code_runs_with_trust_only(fedl2g: Any, model: Path
     assert not (tmp_path / "touched").exists()
     fedl2g("predict", "model", "images.npy", "--trust")
     assert (tmp_path / "touched").exists(), "the attack has become harmless: is --trust still needed?"
+
+
+def program(weights: onnx.TensorProto, scores: str) -> bytes:
+    """An ONNX program that multiplies images by weights."""
+    images = onnx.helper.make_tensor_value_info("images", onnx.TensorProto.FLOAT, ["batch", 3, 32, 32])
+    found = onnx.helper.make_tensor_value_info(scores, onnx.TensorProto.FLOAT, ["batch", 10])
+    nodes = [
+        onnx.helper.make_node("Flatten", ["images"], ["flat"]),
+        onnx.helper.make_node("MatMul", ["flat", weights.name], [scores]),
+    ]
+    unused = onnx.numpy_helper.from_array(np.ones(2, np.float32), "\x1b]0;owned\x07")
+    graph = onnx.helper.make_graph(nodes, "graph", [images], [found], [weights, unused])
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    content: bytes = made.SerializeToString()
+    return content
+
+
+def test_a_program_of_somebody_else_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    weights = onnx.numpy_helper.from_array(np.ones((3 * 32 * 32, 10), np.float32), "weights")
+    scores = load_onnx(program(weights, "scores"))(torch.ones(2, 3, 32, 32))
+    assert scores.tolist() == [[3072.0] * 10] * 2
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_program_of_somebody_else_reads_no_other_file(fedl2g: Any, model: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", np.zeros((2, 32, 32, 3), np.uint8))
+    for folder in (tmp_path, model):
+        (folder / "secret.bin").write_bytes(np.ones((3 * 32 * 32, 10), np.float32).tobytes())
+    outside = onnx.TensorProto(name="weights", data_type=onnx.TensorProto.FLOAT, dims=[3 * 32 * 32, 10])
+    outside.data_location = onnx.TensorProto.EXTERNAL
+    outside.external_data.add(key="location", value="secret.bin")
+    (model / "model.onnx").write_bytes(program(outside, "scores"))
+    said = fedl2g("predict", "model", "images.npy")
+    assert (said.code, said.out) == (2, "")
+    assert "model.onnx: cannot be read" in said.sentence
 
 
 def test_a_model_of_somebody_else_is_read_as_data(fedl2g: Any, model: Path, tmp_path: Path) -> None:

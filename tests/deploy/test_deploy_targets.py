@@ -6,6 +6,7 @@ No container is built or started by these tests.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ pytest.importorskip("flwr", reason="the optional extra `flower` is not installed
 import yaml
 
 from fedl2g.deploy.scaffold import Plan, scaffold
+from fedl2g.errors import SettingError
 from fedl2g.schema import Schema, image_schema
 
 ROLES = ("coordinator", "sites/north", "sites/south_2")
@@ -75,6 +77,36 @@ def test_a_container_has_the_data_that_its_site_names(kind: str, tmp_path: Path)
     mounted = {Path(place) for place, _, mode in (v.split(":") for v in service["volumes"] if v.count(":") == 2)}
     data = Path(tomllib.loads((site / "site.toml").read_text())["data"])
     assert mounted & {data, *data.parents} == {Path("data")}
+
+
+@pytest.mark.parametrize(("target", "command"), [("compose", "docker compose"), ("k8s", "kubectl")])
+def test_the_readme_says_what_to_do_with_containers(target: Any, command: str, tmp_path: Path) -> None:
+    folder = written(tmp_path, target)
+    for role in ("", "sites/north", "sites/south_2"):
+        readme = (folder / role / "README.md").read_text()
+        assert f"{command} exec" in readme
+        assert ".sh\n" not in readme  # the scripts are for the machine itself, not for its containers
+        assert "$name" not in readme
+        assert "$unit" not in readme
+    if target == "k8s":
+        manifest = yaml.safe_load((folder / "sites/south_2/kubernetes.yaml").read_text())
+        assert f"{manifest['metadata']['name']}-0 --container site" in readme
+
+
+@pytest.mark.parametrize(
+    ("sites", "classes", "sentence"),
+    [
+        (("North", "north"), ("a", "b"), "--site: 'North' and 'north' would have the same folder or service"),
+        (("a_b", "a-b"), ("a", "b"), "--site: 'a_b' and 'a-b' would have the same folder or service"),
+        (("north",), ("a\nb", "c"), "--class: fewer than two classes, or a name with"),
+    ],
+)
+def test_names_that_files_cannot_hold_are_refused(
+    sites: tuple[str, ...], classes: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingError, match=re.escape(sentence)):
+        scaffold(Plan(tmp_path / "fed", sites, classes, image_schema(1, 8, 8)))
+    assert not (tmp_path / "fed").exists()
 
 
 def test_manifests_follow_the_schemas_of_kubernetes(tmp_path: Path) -> None:

@@ -95,6 +95,11 @@ BEYOND: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "methods": ({}, {"method": {"name": "fedproto"}}, "asks for fedproto; this site allows fedl2g-f, fedl2g-l"),
     "rounds": ({"rounds": 5}, {"rounds": 6}, "asks for 6; this site allows at most 5"),
     "epochs": ({}, {"local_epochs": 10**9}, "asks for 1000000000; this site allows at most 10"),
+    "megabytes": (
+        {"megabytes": 0.0625},
+        {"feature_dim": 8192},
+        f"asks for {len(CLASSES)} classes x 8192 features, {len(CLASSES) / 32:.3g} MB; this site allows 0.0625 MB",
+    ),
     "image-shape": ({"image-shape": [3, 16, 15]}, {}, "asks for [3, 16, 16]; this site allows at most [3, 16, 15]"),
 }
 
@@ -103,9 +108,9 @@ BEYOND: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 def test_the_form_of_texts_is_limited(limit: str, shape: tuple[int], vocabulary: int, folder: Path) -> None:
     limits = Limits(tokens=64, vocabulary=100)
     experiment = read_coordinator(folder / "coordinator" / "experiment.toml").experiment
-    limits.check(experiment, Schema("text", (64,), vocabulary=100))
+    limits.check(experiment, Schema("text", (64,), vocabulary=100), 2)
     with pytest.raises(SettingError, match=rf"limits.{limit}: the coordinator asks for \d+; this site allows at most"):
-        limits.check(experiment, Schema("text", shape, vocabulary=vocabulary))
+        limits.check(experiment, Schema("text", shape, vocabulary=vocabulary), 2)
 
 
 @pytest.mark.parametrize("limit", BEYOND)

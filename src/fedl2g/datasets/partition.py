@@ -12,6 +12,7 @@ import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,13 @@ class Partition:
         for row, held in enumerate(zip(*self._sides.values(), strict=True)):
             table[row] = np.bincount(labels[np.concatenate(held)], minlength=classes)
         return table
+
+    def outside(self, samples: int | None) -> int | None:
+        """An index that no sample has, if there is one; without the number of samples, a negative one."""
+        for indices in chain(*self._sides.values()):
+            if len(indices) and (indices.min() < 0 or (samples is not None and indices.max() >= samples)):
+                return int(indices.min() if indices.min() < 0 else indices.max())
+        return None
 
     def to_json(self) -> str:
         """The partition as text; `from_json` and the `file:` partition read it back."""

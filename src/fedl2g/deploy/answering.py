@@ -33,7 +33,7 @@ def answer(file: SiteFile, kind: str, records: RecordDict) -> RecordDict:
 
 def _serve(file: SiteFile, kind: str, records: RecordDict) -> RecordDict:
     request = messages.unpack_request(records, file.limits.maximum_bytes)
-    file.limits.check(request.experiment, request.inputs)
+    file.limits.check(request.experiment, request.inputs, len(request.classes))
     node = make_node(file, request)
     match kind:
         case "train":

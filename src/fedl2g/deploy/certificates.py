@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fedl2g.engines.flower import require_flower
 from fedl2g.errors import SettingError
 from fedl2g.files import reason_of
+from fedl2g.folder import read_given
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -88,7 +89,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     from cryptography import x509
 
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return x509.load_pem_x509_certificate(read_given(path))
     except (OSError, ValueError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else "it is not a certificate in PEM form"
         raise SettingError(f"{path}: cannot be read ({reason}); get the coordinator's ca.crt again") from error

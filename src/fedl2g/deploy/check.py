@@ -55,7 +55,8 @@ def _identity(file: SiteFile, coordinator: Coordinator) -> Verdict:
 
 
 def _limits(file: SiteFile, coordinator: Coordinator) -> str:
-    file.limits.check(coordinator.experiment, coordinator.federation.inputs)
+    federation = coordinator.federation
+    file.limits.check(coordinator.experiment, federation.inputs, len(federation.classes))
     return "the coordinator's experiment is within this site's limits"
 
 
@@ -158,6 +159,8 @@ def _writable(store: Path) -> str:
 
 def _private_key(file: SiteFile) -> str:
     key = file.link[2]
+    if not key.is_file():
+        raise SettingError(f"{key}: does not exist; make it with `fedl2g deploy key` at this site")
     mode = stat.S_IMODE(key.stat().st_mode)
     if mode & 0o077:
         raise ValueError(f"{key}: readable by other users; run chmod 600 {key}")

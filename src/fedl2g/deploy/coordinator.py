@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from fedl2g.errors import SettingError
 from fedl2g.experiment.identity import SITES
 from fedl2g.experiment.words import one_sentence
+from fedl2g.folder import read_given
 from fedl2g.models.catalog import GROUP_OF_KIND, GROUPS
 from fedl2g.schema import Schema, image_schema
 
@@ -133,9 +134,8 @@ def read_coordinator(path: Path) -> Coordinator:
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; SettingError if it is unreadable or malformed."""
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        return tomllib.loads(read_given(path).decode("utf-8"))
     except OSError as error:
         raise SettingError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also for a number with thousands of digits
         raise SettingError(f"{path}: is not valid TOML ({error}); correct it") from error

@@ -43,7 +43,7 @@ class Limits(BaseModel):
     def maximum_bytes(self) -> int:
         return int(self.megabytes * _MB)
 
-    def check(self, experiment: Experiment, inputs: Schema) -> None:
+    def check(self, experiment: Experiment, inputs: Schema, classes: int) -> None:
         """Raise SettingError if an experiment asks for more than this site allows."""
         if experiment.method.name not in self.methods:
             raise _refusal("methods", experiment.method.name, ", ".join(self.methods))
@@ -51,6 +51,10 @@ class Limits(BaseModel):
             raise _refusal("rounds", experiment.rounds, f"at most {self.rounds}")
         if experiment.local_epochs > self.epochs:
             raise _refusal("epochs", experiment.local_epochs, f"at most {self.epochs}")
+        # A vector for each class is what a broadcast can hold, and the size of the head that the site would build.
+        if (rows := 4 * classes * experiment.feature_dim) > self.maximum_bytes:
+            asked = f"{classes} classes x {experiment.feature_dim} features, {rows / _MB:.3g} MB"
+            raise _refusal("megabytes", asked, f"{self.megabytes:g} MB")
         # Images and texts are brought into the form that the coordinator asks for; other data has that of the site.
         if inputs.kind == "image" and any(a > most for a, most in zip(inputs.shape, self.image_shape, strict=True)):
             raise _refusal("image-shape", list(inputs.shape), f"at most {self.image_shape}")

@@ -106,6 +106,11 @@ def load_data(file: SiteFile, classes: tuple[str, ...], inputs: Schema) -> Datas
     """The site's samples, with the federation's labels."""
     file.use_code()
     named = file.data.startswith(HUB) or (is_reference(file.data) and not file.path(file.data).exists())
+    if not named and not file.path(file.data).exists():
+        raise DataError(
+            f"data: {file.path(file.data)} does not exist; expected a file, a folder, hf:NAME or "
+            "package.module:function; correct site.toml"
+        )
     size = inputs.shape[1] if inputs.kind == "image" and inputs.shape[1] == inputs.shape[2] else None
     found = load_dataset(
         file.data if named else str(file.path(file.data)),

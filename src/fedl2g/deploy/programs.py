@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -69,8 +70,12 @@ def load_onnx(content: bytes) -> Callable[[Tensor], Tensor]:
     """
     import onnxruntime
 
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # its warnings would quote the names in the file as they are
+    # The weights of a program may be in other files, which are looked up here, and by default in the current folder.
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
     try:
-        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         (taken,) = session.get_inputs()
     except Exception as error:  # its errors have no class in common
         raise ValueError("not an ONNX program") from error

@@ -10,6 +10,7 @@ from fedl2g.deploy.coordinator import read_coordinator, read_toml
 from fedl2g.deploy.keys import public_pem
 from fedl2g.errors import SettingError, choices
 from fedl2g.files import reason_of, write_text
+from fedl2g.folder import read_given
 
 KEYS_FILE = "keys.toml"
 _HEAD = "# The public key of each site, written by `fedl2g deploy bind`. A node is the client whose key it has.\n"
@@ -21,7 +22,7 @@ def bind_key(public_key: Path, site: str, coordinator: Path) -> Path:
     if site not in sites:
         raise SettingError(f"{site}: not a site of this federation; {choices(site, sites)}")
     try:
-        text = " ".join(public_key.read_text(encoding="ascii").split()[:2])
+        text = " ".join(read_given(public_key).decode("ascii").split()[:2])
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"{public_key}: cannot be read ({reason_of(error)}); check the path") from error
     key = public_pem(text, public_key)

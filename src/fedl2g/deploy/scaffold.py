@@ -61,7 +61,8 @@ def scaffold(plan: Plan) -> list[Path]:
         "folders": "\n".join(f"- `sites/{site}`" for site in plan.sites),
         "registrations": "\n".join(f"sh register.sh {site}.pub {site}" for site in plan.sites),
     }
-    parts = {Path("."): ("federation",), Path("coordinator"): _parts(plan.target, "coordinator")}
+    readme = (f"targets/{plan.target}/federation",) if container else ()
+    parts = {Path("."): ("federation", *readme), Path("coordinator"): _parts(plan.target, "coordinator")}
     files = {
         place / path: template.substitute(shared)
         for place, kinds in parts.items()
@@ -141,15 +142,27 @@ def _check(plan: Plan) -> None:
     for site in plan.sites:
         if not site.replace("-", "").replace("_", "").isalnum() or not site.isascii():
             raise SettingError(f"--site: {site!r} cannot be a folder name; use letters, digits, - and _")
-    if len(set(plan.classes)) < 2 or any('"' in name or "\\" in name or "$" in name for name in plan.classes):
+    alike = {_identifier(site): site for site in reversed(plan.sites)}
+    for site in plan.sites:
+        if (other := alike[_identifier(site)]) != site:
+            raise SettingError(
+                f"--site: {other!r} and {site!r} would have the same folder or service on some systems; expected names "
+                "that differ in letters or digits"
+            )
+    if len(set(plan.classes)) < 2 or not all(_is_plain(name) for name in plan.classes):
         raise SettingError(
-            "--class: fewer than two classes, or a name with a quote, $ or backslash; expected plain names, such as "
-            "--class healthy --class ill"
+            "--class: fewer than two classes, or a name with a quote, $, backslash or line break; expected plain "
+            "names, such as --class healthy --class ill"
         )
     if not 0 < plan.port < 65536:
         raise SettingError(f"--port: {plan.port} is not a port; expected 1 to 65535")
     if not plan.host or any(not (c.isalnum() or c in ".-") for c in plan.host):
         raise SettingError(f"--host: {plan.host!r} is not a host name or an address; expected letters, digits, . and -")
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name can stand in a file between double quotes as it is."""
+    return name.isprintable() and not set(name) & set('"\\$')
 
 
 def _identifier(name: str) -> str:

@@ -115,7 +115,7 @@ def architectures_of(run: Run) -> tuple[str, ...]:
         return ()  # only the sites know theirs
     try:
         return session.readable(resolve_models(run.settings["models"]))
-    except (FedL2GError, KeyError):
+    except (FedL2GError, KeyError, TypeError, AttributeError):
         return ()  # written by a version with other names: the page does without
 
 

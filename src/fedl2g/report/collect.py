@@ -237,8 +237,8 @@ def cached_dataset(fingerprint: str) -> Dataset | None:
 
 def partition_counts(run: Run) -> dict[str, Any]:
     """Samples by client and class; only each client's total if the dataset is not in the local cache."""
-    partition = run.directory.partition()
     dataset = cached_dataset(str(run.directory.about()["dataset_fingerprint"]))
+    partition = run.directory.partition(None if dataset is None else len(dataset.labels))
     sizes = [[len(a), len(b)] for a, b in zip(partition.train, partition.test, strict=True)]
     if dataset is None:
         return {"sizes": sizes, "counts": None, "classes": None, "dataset": None}

@@ -67,8 +67,14 @@ def embed(run: Run) -> dict[str, Any] | None:
     that the run names is imported: `read_runs` has checked that it is trusted.
     """
     import torch
+    from safetensors import SafetensorError
 
-    found = _vectors(run)
+    try:
+        found = _vectors(run)
+    except (FedL2GError, OSError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        # An incompatible or damaged checkpoint: the report does without this figure.
+        _log.warning("t-SNE: left out (%s)", error)
+        return None
     if found is None:
         return None
     shown = _largest_classes(found.owners, MAX_CLASSES)
@@ -111,7 +117,6 @@ def _plane(points: torch.Tensor) -> Any:
 def _vectors(run: Run) -> _Vectors | None:
     """The next broadcast after the last checkpoint, and its clients' features (or logits) of their test samples."""
     import torch
-    from safetensors import SafetensorError
 
     from fedl2g.methods.registry import get_method
     from fedl2g.process import one_thread
@@ -122,25 +127,22 @@ def _vectors(run: Run) -> _Vectors | None:
     dataset = cached_dataset(str(run.directory.about()["dataset_fingerprint"]))
     if checkpoint is None or dataset is None:
         return None
-    try:
-        checkpoint.verify()
-        experiment = run.directory.experiment()
-        setup = Setup(experiment, dataset, run.directory.partition())
-        server = get_method(experiment.method.name).server(experiment.method, setup.task)
-        server.load_state_dict(checkpoint.server())
-        sent = server.broadcast(checkpoint.round + 1)
-        if set(sent) != {"ids", "rows"} or sent["rows"].shape[1] not in (setup.task.feature_dim, setup.task.classes):
-            return None
-        column = 0 if sent["rows"].shape[1] == setup.task.feature_dim else 1  # of a network's (features, logits)
-        with one_thread(), torch.no_grad():
-            features, owners = _features(_halves(setup, checkpoint), experiment.clients, column)
-            by_class = {PROTOTYPE: sent}
-            if _guided(run):
-                by_class = {PROTOTYPE: _prototypes(_halves(setup, checkpoint), column), GUIDE: sent}
-    except (FedL2GError, OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
-        # An incompatible or damaged checkpoint: the report does without this figure.
-        _log.warning("t-SNE: left out (%s)", error)
+    checkpoint.verify()
+    experiment = run.directory.experiment()
+    setup = Setup(experiment, dataset, run.directory.partition(len(dataset.labels)))
+    server = get_method(experiment.method.name).server(experiment.method, setup.task)
+    server.load_state_dict(checkpoint.server())
+    sent = server.broadcast(checkpoint.round + 1)
+    if set(sent) != {"ids", "rows"} or sent["rows"].shape[1] not in (setup.task.feature_dim, setup.task.classes):
         return None
+    column = 0 if sent["rows"].shape[1] == setup.task.feature_dim else 1  # of a network's (features, logits)
+    with one_thread(), torch.no_grad():
+        features, owners = _features(_halves(setup, checkpoint), experiment.clients, column)
+        by_class = {PROTOTYPE: sent}
+        if _guided(run):
+            by_class = {PROTOTYPE: _prototypes(_halves(setup, checkpoint), column), GUIDE: sent}
+    if not all(bool(torch.isfinite(vectors).all()) for vectors in (features, *(v["rows"] for v in by_class.values()))):
+        raise ValueError(f"{checkpoint.path}: its networks give NaN or infinite values")
     return _Vectors(checkpoint.round, ("features", "logits")[column], dataset.class_names, by_class, features, owners)
 
 

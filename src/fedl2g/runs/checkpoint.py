@@ -133,7 +133,7 @@ class Checkpoint:
             if digest(content) != self.state["files"].get(path.name):
                 raise Damaged(self.path, f"{path.name} does not match its digest")
             return safetensors.torch.load(content)
-        except (OSError, safetensors.SafetensorError) as error:
+        except (OSError, KeyError, safetensors.SafetensorError) as error:  # KeyError: a type that torch does not have
             raise Damaged(self.path, f"{path.name} cannot be read: {reason_of(error)}") from error
 
 

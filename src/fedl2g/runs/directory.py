@@ -147,9 +147,18 @@ class RunDirectory:
 
     def experiment(self) -> Experiment:
         """The experiment of this run; refused if it names code and the directory is not trusted."""
+        about = self.about()
         # run.json decides: a run killed while it was extended may still have the old number in experiment.toml.
-        settings = {**self.settings(), "rounds": self.about()["rounds"]}
+        settings = {**self.settings(), "rounds": about["rounds"]}
         require_trust(references_in(settings), self.path, trust=self.trusted)
+        found = self._experiment(settings)
+        if found.clients != about["clients"]:
+            raise RunError(
+                f"{self.path}: experiment.toml and run.json belong to different runs; restore them from a copy"
+            )
+        return found
+
+    def _experiment(self, settings: dict[str, Any]) -> Experiment:
         from fedl2g.experiment import Experiment
 
         try:
@@ -187,17 +196,26 @@ class RunDirectory:
         self._verified(ENVIRONMENT)
         found = read_json(self.folder, ENVIRONMENT)
         require_plain_text(self.path / ENVIRONMENT, found)
+        if not isinstance(found.get("packages", {}), dict):
+            raise RunError(f"{self.path / ENVIRONMENT}: 'packages' is not a table of versions; restore it from a copy")
         return found
 
-    def partition(self) -> Partition:
-        """The partition: which client holds which samples."""
+    def partition(self, samples: int | None = None) -> Partition:
+        """The partition: which client holds which samples, of so many if the dataset is at hand."""
         from fedl2g.datasets import Partition
 
         try:
             text = self._verified(PARTITION, _PARTITION_LIMIT).decode("utf-8")
         except ValueError as error:
             raise _unreadable(self.path / PARTITION, error) from error
-        return Partition.from_json(text)
+        found, clients = Partition.from_json(text), self.about()["clients"]
+        if found.clients != clients:
+            what = f"it is for {found.clients} clients, and the run has {clients}"
+        elif (index := found.outside(samples)) is not None:
+            what = f"no sample has its index {index}"
+        else:
+            return found
+        raise RunError(f"{self.path / PARTITION}: does not fit the run, {what}; restore it from a copy")
 
     def figure(self, name: str) -> Path:
         """The path of a figure in the run's own folder for them."""

@@ -41,8 +41,9 @@ def is_locked(folder: Folder) -> bool:
     """Whether a process holds the lock now."""
     import filelock
 
-    if not folder.is_file(LOCK):
-        return False
+    found = folder.status(LOCK)
+    if found is None or found.st_size or found.st_nlink > 1 or not folder.is_file(LOCK):
+        return False  # not a lock of ours: filelock before 3.20 would empty such a file
     lock = filelock.FileLock(folder.path / LOCK, timeout=0)
     try:
         lock.acquire()

@@ -105,7 +105,7 @@ class TrainedModels(Mapping[int, SplitModel]):
                 f"dataset: {experiment.dataset!r} is not the one {self.directory.path} was run with; restore that "
                 "dataset"
             )
-        return Setup(experiment, dataset, self.directory.partition())
+        return Setup(experiment, dataset, self.directory.partition(len(dataset.labels)))
 
     @cached_property
     def checkpoint(self) -> Checkpoint:

@@ -130,4 +130,4 @@ def _continue(
         if experiment.privacy.on:
             directory.check_noise_key()
         extend(directory, experiment)
-        return execute(directory, Setup(experiment, dataset, directory.partition()), observers)
+        return execute(directory, Setup(experiment, dataset, directory.partition(len(dataset.labels))), observers)

@@ -220,6 +220,11 @@ class WandbTracker(Tracker):
         for name in self._folder.names():
             if name.startswith(("offline-run-", "run-")):  # its other links, such as latest-run, W&B makes anew
                 self._folder.is_folder(name)
+            elif name == "settings":  # which may name another server, for who works in the run directory
+                raise RunError(
+                    f"{self._folder.path / name}: settings of W&B, which it reads where it is started; "
+                    "expected none in a run directory; remove the file"
+                )
         # A run that is continued writes a second offline folder with the id of the first: to W&B they are one run.
         mark = f"{federation.experiment.fingerprint} {self.run}"
         self._run: Any = wandb.init(

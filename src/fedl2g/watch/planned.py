@@ -14,6 +14,7 @@ from fedl2g.watch.now import state_of
 from fedl2g.watch.pace import Pace
 
 MOST_PLANS = 6
+MOST_CELLS = 20_000  # of a table: a plan from elsewhere may name a method and a column for each of its runs
 _RUNNING = "\N{BLACK RIGHT-POINTING TRIANGLE}"
 _ABOUT = (
     f"Finished: the best accuracy in %. Running ({_RUNNING}) and interrupted (dashed): the rounds that are done. "
@@ -38,6 +39,8 @@ def _plan(plan: Plan, runs: Mapping[Path, Run], pace: Pace) -> str:
         column = one.column if by_column else f"seed {one.seed}"
         cells.setdefault(one.method, {}).setdefault(column, []).append(one)
     columns = list(dict.fromkeys(column for row in cells.values() for column in row))
+    if large := len(cells) * len(columns) > MOST_CELLS:
+        cells = {}
     head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in columns)
     rows = "".join(
         f'<tr><th scope="row">{html.escape(method)}</th>'
@@ -48,10 +51,14 @@ def _plan(plan: Plan, runs: Mapping[Path, Run], pace: Pace) -> str:
     failed = "".join(
         f"<li>{html.escape(name)} failed: {html.escape(reason)}</li>" for name, reason in plan.failures.items()
     )
+    table = (
+        f'<div class="scroll"><table class="plan"><thead><tr><th scope="col">method</th>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
     return (
         f'<h3>{html.escape(str(plan.folder))}</h3><p class="muted">{html.escape(plan_summary(plan, runs, pace))}</p>'
-        f'<div class="scroll"><table class="plan"><thead><tr><th scope="col">method</th>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>" + (f'<ul class="verdicts">{failed}</ul>' if failed else "")
+        + ('<p class="muted">Too many methods and columns for a table.</p>' if large else table)
+        + (f'<ul class="verdicts">{failed}</ul>' if failed else "")
     )
 
 
