@@ -11,17 +11,15 @@ from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.resnet import BasicBlock, ResNet
 
-from fedl2g.errors import SettingError
-from fedl2g.models.split import Builder, FeaturePool, SplitModel, replace_head
+from fedl2g.models.split import Builder, FeaturePool, SplitModel, replace_head, require_pixels
 from fedl2g.schema import Schema
 
 
 def cnn4(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     """The paper's four-layer CNN: two 5x5 convolutions with pooling, one hidden layer of 512, the head."""
     channels, height, width = inputs.shape
+    require_pixels("cnn4", inputs, 16)
     rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
-    if rows < 1 or columns < 1:
-        raise SettingError(f"models: cnn4 cannot take {height} x {width} pixels; expected at least 16 x 16")
     extractor = nn.Sequential(
         nn.Conv2d(channels, 32, kernel_size=5),
         nn.ReLU(inplace=True),
@@ -58,6 +56,7 @@ def _split_resnet(network: ResNet, classes: int, inputs: Schema, feature_dim: in
 
 def googlenet(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     """torchvision's GoogLeNet without auxiliary outputs; its dropout belongs to the extractor."""
+    require_pixels("googlenet", inputs, 15)
     network = models.googlenet(weights=None, num_classes=classes, aux_logits=False, init_weights=True)
     set_channels(network.conv1, "conv", inputs.shape[0], partial(nn.init.trunc_normal_, std=0.01))
     replace_head(network, "fc", FeaturePool(feature_dim))

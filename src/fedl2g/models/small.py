@@ -10,12 +10,13 @@ from __future__ import annotations
 from torch import nn
 
 from fedl2g.models.blocks import BasicBlock, ConvNorm, ConvNormAct, Inception, InvertedResidual, ThinnedShortcut
-from fedl2g.models.split import Builder, FeaturePool, SplitModel
+from fedl2g.models.split import Builder, FeaturePool, SplitModel, require_pixels
 from fedl2g.schema import Schema
 
 
 def small_cnn(classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     """Two convolutions with pooling: the smallest, and so the auxiliary model of its group."""
+    require_pixels("small_cnn", inputs, 3)
     extractor = nn.Sequential(
         nn.Conv2d(inputs.shape[0], 16, kernel_size=5, stride=2, padding=2),
         nn.ReLU(inplace=True),

@@ -39,6 +39,16 @@ Builder = Callable[[int, Schema, int], SplitModel]
 """Builds a network from (classes, image shape, feature width)."""
 
 
+def require_pixels(name: str, inputs: Schema, least: int) -> None:
+    """Raise SettingError for images that are too small for a network, whose layers halve them several times."""
+    _, height, width = inputs.shape
+    if min(height, width) < least:
+        raise SettingError(
+            f"models: {name} cannot take {height} x {width} pixels; expected at least {least} x {least}; set "
+            "image_size, or choose another network"
+        )
+
+
 class FeaturePool(nn.Module):
     """Maps features of any width to the common one by adaptive average pooling along the feature axis.
 
