@@ -15,6 +15,7 @@ import torch
 
 from fedl2g.datasets import load_dataset, make_partition
 from fedl2g.datasets.dataset import Dataset, Scaling
+from fedl2g.datasets.memory import store_frame
 from fedl2g.datasets.tables import Roles
 from fedl2g.datasets.text import MAX_TOKENS, token_id, tokens_of
 from fedl2g.errors import DataError
@@ -72,7 +73,9 @@ def test_groups_a_split_and_a_named_kind_come_along(tmp_path: Path) -> None:
         ({"inputs": np.zeros((4, 3, 5)), "images": np.zeros((4, 3, 5))}, "both 'images' and 'inputs'"),
         ({"inputs": np.zeros((4, 3, 5)), "kind": "sound"}, "its kind is 'sound'; known: image, signal"),
         ({"inputs": np.full((4, 3, 5), np.nan)}, "signals have values that are missing"),
-        ({"inputs": np.full((4, 3), np.inf)}, "infinite numbers"),
+        ({"inputs": np.full((4, 3), np.inf)}, "numbers that are infinite, or larger than 3.4e"),
+        ({"inputs": np.full((4, 3), 1e39)}, "numbers that are infinite, or larger than 3.4e"),
+        ({"inputs": np.full((4, 3, 5), 1e39)}, "infinite or larger than 3.4e"),
         ({"inputs": np.zeros((4, 3)), "columns": ["a"]}, "it has the names a for 3 columns"),
         ({"inputs": np.zeros((4, 3), int), "kind": "text"}, "no token id"),
         ({"inputs": np.zeros((4, 3)), "split": ["train", "test", "train", "later"]}, "split has 'later'"),
@@ -177,6 +180,9 @@ def test_texts_of_a_column_are_hashed_tokens(tmp_path: Path) -> None:
         (Roles("sex"), {}, "labels are missing in 1 of its 4 rows .the first is row 3 below the names"),
         (Roles("ill"), {"when": pd.to_datetime(["2020-01-01"] * 4)}, "smokes|categories"),
         (Roles("ill", group="town"), {}, "partition: .* has no column 'town'"),
+        (Roles("ill", ("ill",)), {}, "text: the column 'ill' .* holds the labels; expected other columns"),
+        (Roles("ill"), {"age": [1.0, 2.0, 1e39, 3.0]}, "'age' has numbers that are infinite, or larger than 3.4e"),
+        (Roles("ill"), {"split": ["train", "test", "holdout", "train"]}, "its split has 'holdout'"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said(tmp_path: Path, roles: Roles, columns: Any, words: str) -> None:
@@ -236,6 +242,53 @@ def test_an_identifier_is_no_category(tmp_path: Path) -> None:
     pd.DataFrame({"id": [f"p{n}" for n in range(30)], "y": [0, 1] * 15}).to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(DataError, match=r"'id' has 30 different texts in 30 rows.*--ignore id"):
         load_dataset(str(tmp_path / "t.csv"), data_dir=tmp_path / "c", roles=Roles("y"))
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("price", np.linspace(0.25, 6.0, 24).repeat(2)),  # a quantity
+        ("id", np.arange(48)),
+        ("name", [f"p{n}" for n in range(48)]),
+    ],
+)
+def test_what_is_no_class_is_no_label(name: str, labels: Any, tmp_path: Path) -> None:
+    pd.DataFrame({"x": np.arange(48.0), name: labels}).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(DataError, match=f"label: the column '{name}' .* different values in 48 rows; expected classes"):
+        load_dataset(str(tmp_path / "t.csv"), data_dir=tmp_path / "c", roles=Roles(name))
+
+
+def test_many_classes_and_halves_are_labels(tmp_path: Path) -> None:
+    for labels, classes in (([n // 2 for n in range(60)], 30), ([n % 10 / 2 for n in range(60)], 10)):
+        pd.DataFrame({"x": np.arange(60.0), "y": labels}).to_csv(tmp_path / "t.csv", index=False)
+        found = load_dataset(str(tmp_path / "t.csv"), data_dir=tmp_path / str(classes), roles=Roles("y"))
+        assert found.classes == classes
+
+
+def test_a_mark_among_numbers_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    values = ["?", *(f"{n / 4}" for n in range(47))]
+    codes = [f"{n}" if n % 2 else f"V{n}" for n in range(48)]  # of a nomenclature: they are categories
+    codes[0] = codes[2]
+    values[2] = values[3]
+    frame = pd.DataFrame({"age": values, "code": codes, "y": [0, 1] * 24})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    with caplog.at_level(logging.WARNING):
+        load_dataset(str(tmp_path / "t.csv"), data_dir=tmp_path / "c", roles=Roles("y"))
+    assert "the column 'age' is read as 47 categories, because it has '?' among its numbers" in caplog.text
+    assert "'code'" not in caplog.text
+
+
+def test_columns_named_by_numbers_are_found(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    frame = pd.DataFrame({0: [1.0, 2.0, 3.0, 4.0], 1: LABELS})
+    frame.to_parquet(tmp_path / "t.parquet")
+    stored = [
+        load_dataset(str(tmp_path / "t.parquet"), data_dir=tmp_path / "c", roles=Roles("1")),
+        store_frame(frame, Roles("1"), "mine", data_dir=tmp_path / "c"),
+    ]
+    assert [dataset.schema.columns for dataset in stored] == [(Column("0"),)] * 2
+    with pytest.raises(DataError, match="more than one column '0'"):
+        store_frame(frame.set_axis(["0", "0"], axis=1), Roles("0"), "mine", data_dir=tmp_path / "c")
 
 
 def test_a_given_split_is_respected_and_leaves_no_trace_in_the_inputs(tmp_path: Path) -> None:

@@ -481,6 +481,13 @@ class TestFolder:
         untested = self.make(tmp_path / "untested", {"train/a/1.png": red, "val/a/2.png": red})
         with pytest.raises(DataError, match="its split has no test samples; expected train and test"):
             load_dataset(untested, image_size=8, data_dir=tmp_path / "cache")
+        three = {f"{side}/a/1.png": red for side in ("train", "dev", "test")}
+        found = load_dataset(self.make(tmp_path / "three", three), image_size=8, data_dir=tmp_path / "cache")
+        assert found.split is not None
+        assert ([SIDES[side] for side in found.split], found.groups) == (["validation", "test", "train"], None)
+        more = self.make(tmp_path / "more", {**three, "later/a/1.png": red})
+        with pytest.raises(DataError, match="its split has 'later'; expected train, test or validation"):
+            load_dataset(more, image_size=8, data_dir=tmp_path / "cache")
 
 
 class TestFunction:

@@ -27,6 +27,8 @@ KEYS = (
 """The arrays that are read; others in a file are ignored."""
 _PIXELS = ("uint8", "uint16", "float32")
 _MAX_CHANNELS = 4
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest number that can be stored."""
 FILLED = (
     "a missing number becomes the mean of the client's own train samples, a missing category is a category of its own"
 )
@@ -172,17 +174,23 @@ def _images(samples: NDArray[Any], arrays: Mapping[str, NDArray[Any]], origin: s
     )
 
 
+def _stored(samples: NDArray[Any]) -> NDArray[np.float32]:
+    """Numbers as they are stored; those that are too large become infinite, which the caller refuses."""
+    with np.errstate(over="ignore"):
+        return samples.astype(np.float32)
+
+
 def _signals(samples: NDArray[Any], origin: str) -> Content:
     if samples.ndim != 3 or 0 in samples.shape or samples.dtype.kind not in "iuf":
         raise DataError(
             f"{origin}: its signals are of type {samples.dtype} and shape {samples.shape}; expected numbers of shape "
             "N x channels x time"
         )
-    values = samples.astype(np.float32)
+    values = _stored(samples)
     if not np.isfinite(values).all():
         raise DataError(
-            f"{origin}: its signals have values that are missing or infinite; fill them in first (for example by "
-            "interpolation)"
+            f"{origin}: its signals have values that are missing, infinite or larger than {LARGEST:.1e}; fill them in "
+            "first (for example by interpolation)"
         )
     return Content(Schema("signal", values.shape[1:]), [values], *_UNLABELLED, dtype="float32")
 
@@ -195,9 +203,12 @@ def _table(
             f"{origin}: its table is of type {samples.dtype} and shape {samples.shape}; expected numbers of shape "
             "N x columns; give columns of text in a CSV file"
         )
-    values = samples.astype(np.float32)
+    values = _stored(samples)
     if np.isinf(values).any():
-        raise DataError(f"{origin}: its table has infinite numbers; replace them, or leave them missing (NaN)")
+        raise DataError(
+            f"{origin}: its table has numbers that are infinite, or larger than {LARGEST:.1e}; replace them, or leave "
+            "them missing (NaN)"
+        )
     if missing := int(np.isnan(values).sum()):
         _log.warning("%s: %d values are missing (NaN); %s", origin, missing, FILLED)
     unnamed = [column.name for column in wanted.columns] if wanted else [str(n) for n in range(values.shape[1])]
@@ -257,7 +268,8 @@ def numbered(
         return numbers.astype(np.int64), tuple(_strings(found, key, origin))
     if values.dtype.kind not in "iu":
         raise DataError(
-            f"{origin}: its {key} are of type {values.dtype}; expected whole numbers of at least 0, or text"
+            f"{origin}: its {key} are of type {values.dtype}; expected whole numbers of at least 0, or text; convert "
+            f"them ({key}.astype(int))"
         )
     if values.min() < 0:
         raise DataError(

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedl2g.datasets.dataset import Content
 from fedl2g.datasets.images import MODES, ImageFile, Mode, decode_images, mode_of
-from fedl2g.datasets.sides import SIDE_WORDS, sides_of
+from fedl2g.datasets.sides import SIDE_WORDS, sides_of, tells_sides
 from fedl2g.errors import DataError
 from fedl2g.schema import image_schema
 
@@ -83,7 +83,7 @@ def read_folder(root: Path, image_size: int | None, channels: int | None = None)
 def _is_split(places: Iterable[tuple[str, ...]]) -> bool:
     """Whether the upper folders are the sides of a split; without folders in them they are classes."""
     names = {place[0].lower() if len(place) > 1 else "" for place in places}
-    return len(names) > 1 and names <= SIDE_WORDS.keys() and 0 in map(SIDE_WORDS.get, names)
+    return len(names) > 1 and "" not in names and 0 in map(SIDE_WORDS.get, names) and tells_sides(names)
 
 
 def _mode(files: Sequence[Path], channels: int | None, root: Path) -> Mode:

@@ -121,12 +121,13 @@ def _locate(
     path, suffix = path.resolve(), path.suffix.lower()
     if path.is_dir():
         channels = inputs.shape[0] if inputs is not None and inputs.kind == "image" else None
-        key = cache_key(path.stem, [file_identity(path), image_size, channels, "kept channels, training and testing"])
+        key = cache_key(path.stem, [file_identity(path), image_size, channels, "kept channels, training, testing, dev"])
         return path.stem, key, partial(read_folder, path, image_size, channels)
     if suffix in TABLES:
         if image_size is not None:
             raise DataError(f"image_size: {name} is a table, which has no size in pixels; leave it out")
-        return path.stem, cache_key(path.stem, [file_identity(path), roles.to_json()]), partial(read_table, path, roles)
+        key = cache_key(path.stem, [file_identity(path), roles.to_json(), "dev"])
+        return path.stem, key, partial(read_table, path, roles)
     if suffix != ".npz":
         raise DataError(
             f"dataset: {name} is not of a known type; expected an .npz, CSV or parquet file or a folder of images"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedl2g.datasets.arrays import content_of_arrays, digest_of_arrays
 from fedl2g.datasets.cache import cache_folder, cache_key, open_or_build
 from fedl2g.datasets.dataset import Dataset
-from fedl2g.datasets.tables import Roles, content_of_frame
+from fedl2g.datasets.tables import Roles, content_of_frame, named_by_text
 from fedl2g.errors import DataError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def store_arrays(
 
 def store_frame(frame: DataFrame, roles: Roles, name: str, *, data_dir: Path | None = None) -> Dataset:
     """Store the rows of a table in the cache unless they are there already."""
+    frame = named_by_text(frame, name)
     key = cache_key(name, [_digest_of_frame(frame), roles.to_json()])
     return open_or_build(name, key, cache_folder(data_dir), partial(content_of_frame, frame, roles, name))
 

@@ -12,7 +12,7 @@ from fedl2g.datasets.dataset import SIDES
 from fedl2g.errors import DataError
 
 SIDE_WORDS: Mapping[str, int] = {
-    **{side: number for number, side in enumerate(SIDES)}, "training": 0, "testing": 1, "val": 2, "valid": 2,
+    **{side: number for number, side in enumerate(SIDES)}, "training": 0, "testing": 1, "val": 2, "valid": 2, "dev": 2,
 }  # fmt: skip
 """The numbers of the sides by name."""
 
@@ -39,6 +39,8 @@ def sides_of(words: Iterable[str], origin: str) -> NDArray[np.int64]:
     return numbers
 
 
-def names_sides(words: Iterable[str]) -> bool:
-    """Whether these are all names of sides: what a column named `split` must hold to be a split."""
-    return {word.lower() for word in words} <= SIDE_WORDS.keys()
+def tells_sides(words: Iterable[str]) -> bool:
+    """Whether these words tell a split: train and another side are among them, or nothing but names of sides."""
+    lowered = {word.lower() for word in words}
+    sides = {SIDE_WORDS[word] for word in lowered & SIDE_WORDS.keys()}
+    return lowered <= SIDE_WORDS.keys() or (0 in sides and len(sides) > 1)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedl2g.datasets.arrays import FILLED, numbered, text_content
+from fedl2g.datasets.arrays import FILLED, LARGEST, numbered, text_content
 from fedl2g.datasets.dataset import Content
-from fedl2g.datasets.sides import names_sides, sides_of
+from fedl2g.datasets.sides import sides_of, tells_sides
 from fedl2g.errors import DataError, choices
 from fedl2g.files import reason_of
 from fedl2g.schema import Column, Schema
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 MAX_CATEGORIES = 1000
+_FEW = 20  # different values that are classes or categories whatever they look like
 SPLIT = "split"
 """A column of this name that says train, test or validation in every row is a given split."""
 
@@ -65,7 +66,7 @@ def read_frame(path: Path) -> DataFrame:
 
     try:
         if path.suffix.lower() == ".parquet":
-            return pandas.read_parquet(path)
+            return named_by_text(pandas.read_parquet(path), str(path))
         frame = pandas.read_csv(path)
     except ImportError as error:
         raise DataError(f"{path}: parquet files need the package pyarrow; pip install 'fedl2g[parquet]'") from error
@@ -82,6 +83,14 @@ def read_frame(path: Path) -> DataFrame:
     return frame
 
 
+def named_by_text(frame: DataFrame, origin: str) -> DataFrame:
+    """The table with text as the names of its columns, as settings name them: pandas also has numbers there."""
+    names = [str(name) for name in frame.columns]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"{origin}: it has more than one column {twice[0]!r}; expected a different name for each")
+    return frame.set_axis(names, axis=1)
+
+
 def content_of_frame(frame: DataFrame, roles: Roles, origin: str) -> Content:
     """The samples of a table: one for each row."""
     if not len(frame):
@@ -96,6 +105,8 @@ def content_of_frame(frame: DataFrame, roles: Roles, origin: str) -> Content:
     for setting, columns in wanted:
         for name in columns:
             column(frame, name, setting, origin)
+    if roles.label in roles.text:
+        raise DataError(f"text: the column {roles.label!r} of {origin} holds the labels; expected other columns")
     if roles.text:
         warn_of_missing(frame, roles.text, origin, "a missing text is empty")
         return labelled(text_content(joined_texts(frame, roles.text), roles.inputs), frame, roles, origin)
@@ -107,7 +118,9 @@ def content_of_frame(frame: DataFrame, roles: Roles, origin: str) -> Content:
 def labelled(content: Content, frame: DataFrame, roles: Roles, origin: str) -> Content:
     """Samples with the labels, groups and split that the columns of a table give them."""
     assert roles.label is not None
-    labels, class_names = _numbers_of(column(frame, roles.label, "label", origin), "labels", origin)
+    classes = column(frame, roles.label, "label", origin)
+    _check_classes(classes, origin)
+    labels, class_names = _numbers_of(classes, "labels", origin)
     split = sides_of(frame[SPLIT].astype(str), origin) if _has_split(frame, roles) else None
     content = replace(content, labels=labels, class_names=class_names, split=split)
     if roles.group is None:
@@ -119,7 +132,7 @@ def labelled(content: Content, frame: DataFrame, roles: Roles, origin: str) -> C
 def _has_split(frame: DataFrame, roles: Roles) -> bool:
     """Whether a column is a given split, by its name and content, unless it has another role."""
     others = (roles.label, roles.group, *roles.ignore, *roles.text)
-    return SPLIT in frame.columns and SPLIT not in others and names_sides(frame[SPLIT].astype(str).unique())
+    return SPLIT in frame.columns and SPLIT not in others and tells_sides(frame[SPLIT].astype(str).unique())
 
 
 def joined_texts(frame: DataFrame, columns: Sequence[str]) -> list[str]:
@@ -133,6 +146,19 @@ def column(frame: DataFrame, name: str, setting: str, origin: str) -> Series[Any
     if name not in frame.columns:
         raise DataError(f"{setting}: {origin} has no column {name!r}; {choices(name, list(map(str, frame.columns)))}")
     return frame[name]
+
+
+def _check_classes(values: Series[Any], origin: str) -> None:
+    """Refuse labels that measure something, or name each row, instead of classes."""
+    from pandas.api import types
+
+    count = int(values.nunique())
+    measured = types.is_float_dtype(values) and bool((values.dropna() % 1 != 0).any())
+    if count > _FEW and (measured or count == len(values)):
+        raise DataError(
+            f"label: the column {values.name!r} of {origin} has {count} different values in {len(values)} rows; "
+            "expected classes, each with several rows; choose another column, or make classes of its values"
+        )
 
 
 def _numbers_of(column: Series[Any], what: str, origin: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
@@ -179,12 +205,27 @@ def column_of(values: Series[Any], origin: str) -> Column:
             f"{origin}: the column {name!r} holds dates; convert it to a number, or leave it out (--ignore {name})"
         )
     found = sorted(set(values.dropna().astype(str)))
-    if len(found) > MAX_CATEGORIES or (len(found) == len(values) > 20):
+    if len(found) > MAX_CATEGORIES or (len(found) == len(values) > _FEW):
         raise DataError(
             f"{origin}: the column {name!r} has {len(found)} different texts in {len(values)} rows, too many for "
             f"categories; leave it out (--ignore {name}), or read it as text (--text {name})"
         )
+    _warn_of_numbers(found, name, origin)
     return Column(name, tuple(found))
+
+
+def _warn_of_numbers(categories: Sequence[str], name: str, origin: str) -> None:
+    """Warn of a column that looks like numbers but for a few texts, such as "?" for a missing one."""
+    import pandas
+
+    texts = pandas.Series(categories, dtype=object)
+    others = texts[pandas.to_numeric(texts, errors="coerce").isna()]
+    if len(categories) > _FEW and 0 < len(others) < len(categories) / 10:
+        _log.warning(
+            "%s: the column %r is read as %d categories, because it has %r among its numbers; leave such values empty "
+            "if it should be numbers",
+            *(origin, name, len(categories), others.iloc[0]),
+        )
 
 
 def warn_of_missing(frame: DataFrame, names: Sequence[str], origin: str, filled: str) -> None:
@@ -219,9 +260,14 @@ def _numbers(values: Series[Any], origin: str) -> NDArray[np.float32]:
     import pandas
 
     numbers = pandas.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    if np.isinf(numbers).any():
-        raise DataError(f"{origin}: the column {values.name!r} has infinite numbers; replace them or leave them empty")
-    return numbers.astype(np.float32)
+    with np.errstate(over="ignore"):
+        stored = numbers.astype(np.float32)
+    if np.isinf(stored).any():
+        raise DataError(
+            f"{origin}: the column {values.name!r} has numbers that are infinite, or larger than {LARGEST:.1e}; "
+            "replace them or leave them empty"
+        )
+    return stored
 
 
 def _is_numeric(values: Series[Any]) -> bool:
