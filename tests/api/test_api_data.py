@@ -126,6 +126,22 @@ def test_signals_tables_and_texts_are_data_too():
     assert load_dataset(texts.settings["dataset"]).schema == texts.dataset.schema
 
 
+def test_arrays_keep_the_split_they_come_with():
+    given = ["train", "test", "train", "train", "dev", "train"]
+    assert data(pixels(), LABELS, split=given).dataset.split.tolist() == [0, 1, 0, 0, 2, 0]
+    assert data(pixels(), LABELS, split=np.array(given, dtype=object)).dataset.split.tolist() == [0, 1, 0, 0, 2, 0]
+    assert data(pixels(), LABELS).dataset.split is None
+    for wrong in (["train"] * 5, ["train"] * 6, [0, 1] * 3):
+        with pytest.raises(DataError, match=r"its split (is of shape|has)"):
+            data(pixels(), LABELS, split=wrong)
+
+
+@pytest.mark.parametrize("given", [{"kind": "image"}, {"groups": [0, 1]}, {"split": ["train"]}, {"class_names": ["a"]}])
+def test_what_a_named_dataset_says_itself_is_refused(given):
+    with pytest.raises(DataError, match=f"{next(iter(given))}: does not apply to the name of a dataset or file"):
+        data("digits", **given)
+
+
 def test_a_data_frame_of_columns_is_a_table_or_texts():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(

@@ -46,6 +46,7 @@ def data(
     *,
     kind: Kind | None = None,
     groups: ArrayLike | str | None = None,
+    split: ArrayLike | None = None,
     text: str | Sequence[str] | None = None,
     ignore: str | Sequence[str] = (),
     class_names: Sequence[str] | None = None,
@@ -68,19 +69,26 @@ def data(
       `ignore` for a table.
 
     `groups` says where a sample comes from, such as a hospital, for the partition `by:group` (of a DataFrame:
-    `by:COLUMN`). `class_names` names whole numbers. Arrays and tables are stored once, by content, in the cache: worker
-    processes, `resume` and Flower open them from there.
+    `by:COLUMN`). `split` says `train`, `test` or `validation` for each sample, where the data come with a split; a
+    table says it in a column of this name. `class_names` names whole numbers. Arrays and tables are stored once, by
+    content, in the cache: worker processes, `resume` and Flower open them from there.
     """
     if kind is not None and kind not in KINDS:
         raise DataError(f"kind: {kind!r} is not known; {choices(str(kind), KINDS)}")
     if isinstance(inputs, str | Path):
+        for what, given in (("kind", kind), ("groups", groups), ("split", split), ("class_names", class_names)):
+            if given is not None:
+                raise DataError(
+                    f"{what}: does not apply to the name of a dataset or file, which says it itself; leave it out (the "
+                    "partition by:COLUMN names the groups of a table)"
+                )
         return _named(str(inputs), labels, _names(text), _names(ignore), image_size, samples)
     if samples is not None:
         raise DataError(
             "samples: applies to named datasets only; expected no value here; pass only the samples you want"
         )
     if _is_frame(inputs) and (text is not None or "image" not in inputs.columns):
-        for what, given in (("class_names", class_names), ("image_size", image_size)):
+        for what, given in (("class_names", class_names), ("image_size", image_size), ("split", split)):
             if given is not None:
                 raise DataError(f"{what}: does not apply to a table or texts in a DataFrame; leave it out")
         roles = Roles(_column(labels, "labels") or "label", _names(text), _names(ignore), _column(groups, "groups"))
@@ -91,6 +99,8 @@ def data(
     if text is not None or ignore:
         raise DataError("text, ignore: name columns; expected a DataFrame, or the path of a CSV or parquet file")
     arrays = _arrays(inputs, labels, groups, kind)
+    if split is not None:
+        arrays["split"] = _array(split, "split")
     if class_names is not None:
         arrays["class_names"] = np.asarray(list(class_names), dtype=np.str_)
     return _stored(store_arrays(arrays, name, image_size=image_size))
