@@ -23,6 +23,7 @@ from fedl2g.deploy.site_file import SiteFile, Tell, read_site, store_of
 from fedl2g.engines.flower import messages
 from fedl2g.engines.flower.identity import pack_identity, unpack_disclosed, unpack_identity
 from fedl2g.engines.flower.messages import Request
+from fedl2g.engines.flower.node import Node
 from fedl2g.errors import SettingError
 from fedl2g.methods.registry import get_method
 from fedl2g.runs.deployed import read_sites
@@ -199,6 +200,20 @@ def test_a_site_shows_the_run_in_which_it_takes_part_as_running(folder: Path, tm
     assert [record.running for record in records] == [False, True]
     answer(file, "evaluate.keep", request(folder, 1, run="run2"))
     assert [record.running for record in records] == [False, False]
+
+
+def test_a_run_is_running_while_a_new_process_trains_its_first_round(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, seen = Node.train, []
+
+    def watched(node: Node, asked: Request) -> Any:
+        seen.append(RunDirectory(tmp_path / "store" / "run3" / "own").running)
+        return train(node, asked)
+
+    monkeypatch.setattr(Node, "train", watched)
+    answer(site(folder, tmp_path / "store"), "train", request(folder, 1, run="run3"))
+    assert seen == [True]
 
 
 def test_a_record_that_cannot_be_written_keeps_no_site_from_answering(

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,13 @@ def build_model(classes, image_shape):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = tmp_path_factory.mktemp("site") / "fed"
     scaffold(Plan(made, ("north", "south"), CLASSES, image_schema(3, 16, 16)))
     write_practice_data(made)
     (made / "sites" / "north" / "site_code.py").write_text(SLOW_CODE)
-    return made
+    yield made
+    sys.modules.pop("site_code", None)  # each site has a module of this name, and a process of its own
 
 
 def request(

@@ -7,7 +7,7 @@ import logging
 from flwr.app import RecordDict
 
 from fedl2g.deploy.baseline import start_baseline
-from fedl2g.deploy.own_record import record_answer
+from fedl2g.deploy.own_record import record_answer, record_request
 from fedl2g.deploy.own_site import make_node
 from fedl2g.deploy.site_file import SiteFile
 from fedl2g.engines.flower import messages
@@ -38,10 +38,12 @@ def _serve(file: SiteFile, kind: str, records: RecordDict) -> RecordDict:
     match kind:
         case "train":
             start_baseline(file, request.run)
+            record_request(file, request, node.setup)
             reply = node.train(request)
             record_answer(file, request, node.setup, reply)
             return messages.pack_reply(request.run, request.round, reply)
         case "evaluate":
+            record_request(file, request, node.setup)
             evaluation = node.evaluate(request)
             record_answer(file, request, node.setup, evaluation)
             return messages.pack_evaluation(request.run, request.round, evaluation)

@@ -10,7 +10,8 @@ import atexit
 import dataclasses
 import logging
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -177,11 +178,16 @@ def create_record(path: Path, file: SiteFile, setup: Setup, experiment: Experime
     return directory
 
 
+def record_request(file: SiteFile, request: Request, setup: Setup) -> None:
+    """Show the run as running from the moment this process works for it; never fails."""
+    with _warned():
+        _taking_part.begin(OwnRecord(file.path(file.store) / request.run, file, setup).directory)
+
+
 def record_answer(file: SiteFile, request: Request, setup: Setup, answer: Reply | Evaluation | None) -> None:
     """Record an answer to the coordinator (None: the run is over); never fails."""
-    try:
+    with _warned():
         record = OwnRecord(file.path(file.store) / request.run, file, setup)
-        _taking_part.begin(record.directory)
         match answer:
             case Reply():
                 record.trained(request, answer)
@@ -190,6 +196,13 @@ def record_answer(file: SiteFile, request: Request, setup: Setup, answer: Reply 
             case None:
                 _taking_part.end()
                 record.ended(request)
+
+
+@contextmanager
+def _warned() -> Iterator[None]:
+    """Log a failure to write the record, and go on: the coordinator waits for the answer."""
+    try:
+        yield
     except (FedL2GError, OSError) as error:
         _log.warning("this site's own record cannot be written: %s", error)
 
