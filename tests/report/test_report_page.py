@@ -161,6 +161,21 @@ def test_a_file_with_all_settings_and_one_with_few_words_are_one_group(tmp_path:
     assert [group.label for group in group_runs(read_runs([tmp_path]))] == ["local", "local, replies.minimum=2"]
 
 
+def test_a_preset_is_named_without_the_options_that_follow_from_it(tmp_path: Path) -> None:
+    settings = {"samples": 60, "partition": "iid", "models": "small_cnn", "clients": 2, "rounds": 1, "image_size": 16}
+    forms: list[dict[str, Any]] = [{}, {"preset": "recommended"}, {"preset": "recommended", "server_step": "sgd"}]
+    for number, form in enumerate(forms):
+        method = {"name": "fedl2g-l", "warmup_rounds": 0, **form}
+        fedl2g.run(fedl2g.Experiment(method=method, **settings), tmp_path / str(number), quiet=True)
+    runs = read_runs([tmp_path])
+    assert [group.label for group in group_runs(runs[:2])] == ["fedl2g-l, preset=paper", "fedl2g-l, preset=recommended"]
+    assert [group.label for group in group_runs(runs)] == [
+        "fedl2g-l, preset=paper, server_step=sgd",
+        "fedl2g-l, preset=recommended, server_step=rms",
+        "fedl2g-l, preset=recommended, server_step=sgd",
+    ]
+
+
 def test_loss_increase_compares_equal_amounts_of_training(folder: Path) -> None:
     groups = group_runs(read_runs([folder]))
     local = next(g for g in groups if g.method == "local").runs[0]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from fedl2g.errors import RunError, SettingError
 from fedl2g.experiment import default_settings, flat
@@ -184,7 +185,8 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     for key, members in groups.items():
         own = identities[key]
         rivals = [one for one in identities.values() if one["method.name"] == own["method.name"]]
-        differing = [k for k in _differing(rivals) if k.startswith("method.")] + common
+        told = set.intersection(*(_told_by_preset(one) for one in rivals))
+        differing = [k for k in _differing(rivals) if k.startswith("method.") and k not in told] + common
         distinct = [f"{k.removeprefix('method.')}={_short(own[k])}" for k in differing if k in own]
         label = ", ".join([str(own["method.name"]), *distinct])
         result.append(Group(label, _one_per_seed(members)))
@@ -207,6 +209,20 @@ def _differing(settings: Iterable[Mapping[str, Any]]) -> list[str]:
     rows = list(settings)
     keys = dict.fromkeys(k for row in rows for k in row)
     return [k for k in keys if len({json.dumps(row.get(k), default=str) for row in rows}) > 1 and k != "method.name"]
+
+
+def _told_by_preset(settings: Mapping[str, Any]) -> set[str]:
+    """The options of the method that are as its preset has them: naming the preset says it all."""
+    from fedl2g.methods.registry import get_method, method_names
+
+    name, preset = settings["method.name"], settings.get("method.preset")
+    if preset is None or name not in method_names():  # looking up a reference would import it
+        return set()
+    try:
+        own = get_method(name).options.model_validate({"preset": preset}).model_dump()
+    except ValidationError:  # of another version
+        return set()
+    return {f"method.{key}" for key, value in own.items() if settings.get(f"method.{key}") == value} - {"method.preset"}
 
 
 def _short(value: object) -> str:
