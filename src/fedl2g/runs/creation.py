@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,7 @@ def write_new(path: Path, setup: Setup, version: int) -> None:
         "dataset_fingerprint": setup.dataset.fingerprint,
         "plugins": loaded_plugins(),
         **({"noise_key": key_fingerprint()} if experiment.privacy.on else {}),
-        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),  # sorts as text, also within a second
         "files": {name: [digest(text.encode())] for name, text in files.items()},
     }
     files |= {METRICS: "", ABOUT: sealed(about)}
