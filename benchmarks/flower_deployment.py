@@ -193,10 +193,11 @@ class Recorded:
         from fedl2g.engines.flower import messages
 
         request = messages.unpack_request(records, 2**30)
+        evaluated = Evaluation(self.client, 10, 5, {}, 0.5, 0.5)
         if kind == "train":
             time.sleep(float((self.folder / "seconds").read_text()))
-            return messages.pack_reply(request.run, request.round, replace(self.reply, client=self.client))
-        return messages.pack_evaluation(request.run, request.round, Evaluation(self.client, 10, 5, {}, 0.5, 0.5))
+            return messages.pack_trained(request.run, request.round, replace(self.reply, client=self.client), evaluated)
+        return messages.pack_evaluation(request.run, request.round, evaluated)
 
 
 def serve_light_sites(folder: Path) -> None:

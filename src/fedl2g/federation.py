@@ -90,10 +90,9 @@ class Federation:
     def _finish(self, record: RoundRecord, asked: Sequence[int] = ()) -> None:
         """Evaluate if an evaluation is due, let every policy write its part of the record, notify the observers."""
         evaluator = self.policies.evaluator
-        if evaluator.due(record.round):
+        if due := evaluator.due(record.round):
             with self.policies.timing.evaluation():
-                clients, broadcast = evaluator.draw(record.round), self._broadcast(record.round + 1)
-                evaluator.collect(self.engine.evaluate(clients, broadcast))
+                evaluator.collect(self.engine.evaluate(due, self._broadcast(record.round + 1)))
         for _, policy in self.policies:
             policy.write(record, asked)
         self.history.append(record)

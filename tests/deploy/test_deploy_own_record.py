@@ -67,11 +67,11 @@ def site(folder: Path, store: Path, **changed: Any) -> SiteFile:
 
 def take_part(file: SiteFile, folder: Path) -> list[RecordDict]:
     """All that a site answers in a run."""
-    said = [answer(file, "evaluate", request(folder, 0))]
-    for round in range(1, ROUNDS + 1):
-        said.append(answer(file, "train", request(folder, round)))
-        said.append(answer(file, "evaluate", request(folder, round, best=round)))
-    return [*said, answer(file, "evaluate.keep", request(folder, ROUNDS, best=1))]
+    return [
+        answer(file, "evaluate", request(folder, 0)),
+        *(answer(file, "train", request(folder, round, best=round - 1)) for round in range(1, ROUNDS + 1)),
+        answer(file, "evaluate.keep", request(folder, ROUNDS, best=1)),
+    ]
 
 
 def plain(records: RecordDict) -> dict[str, dict[str, Any]]:
@@ -116,18 +116,18 @@ def test_a_site_sees_itself_and_nothing_of_it_leaves(folder: Path, tmp_path: Pat
     assert twin_at_once == ["run1"]  # once, for one run of one site
     # Every answer has exactly the records that it had without any of this, and the same values.
     assert [plain(records) for records in said] == [plain(records) for records in bare]
-    kinds = [{"about", "counts", "scores", "others"}, {"about", "report", "metrics", "payload"}, {"about"}]
-    assert [set(records) for records in said] == [kinds[0], *[kinds[1], kinds[0]] * ROUNDS, kinds[2]]
+    evaluation, trained = {"about", "counts", "scores", "others"}, {"about", "report", "metrics", "payload"}
+    assert [set(records) for records in said] == [evaluation, *[trained | evaluation] * ROUNDS, {"about"}]
     own = RunDirectory.open(tmp_path / "with" / "run1" / "own")
     alone = RunDirectory.open(tmp_path / "with" / "run1" / "alone")
     history = own.history()
     assert [record.round for record in history] == [0, 1, 2]
     for number, record in enumerate(history):
-        counts = dict(said[2 * number]["counts"])  # type: ignore[call-overload]
+        counts = dict(said[number]["counts"])  # type: ignore[call-overload]
         assert record.accuracy is not None
         assert record.accuracy.counts == {0: (counts["correct"], counts["samples"])}
         if number:
-            assert record.client_losses == {0: dict(said[2 * number - 1]["report"])["loss"]}  # type: ignore[call-overload]
+            assert record.client_losses == {0: dict(said[number]["report"])["loss"]}  # type: ignore[call-overload]
     assert (own.result() or own).status == "finished"  # type: ignore[union-attr]
     assert [record.round for record in alone.history()] == [0, 1, 2]
     log = (own.path / "log.txt").read_text()
@@ -244,14 +244,16 @@ def test_a_site_tells_what_its_file_allows(folder: Path) -> None:
         }
 
 
-def test_watch_and_list_find_the_records_of_a_site(folder: Path, tmp_path: Path) -> None:
+def test_watch_and_list_find_the_records_of_a_site(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "site_code", raising=False)
     north = folder / "sites" / "north"
     assert store_of(north) == store_of(north / "site.toml") == north / "store"
     assert store_of(folder) is None
     file = site(folder, tmp_path / "store")
     answer(file, "train", request(folder, 1))
     assert [run.path.name for run in find_runs(tmp_path / "store")] == ["own"]
-    answer(file, "evaluate", request(folder, 1))
     page = Follower(Watched(tmp_path / "store")).state().page()
     assert "The clients by round" in page
     assert '"north"' in page  # the line of client 0

@@ -16,7 +16,8 @@ from fake_grid import FakeClock, FakeGrid, FakeNode, Handler, corrupting, honest
 from flwr.app import ConfigRecord, Error, Message
 
 from fedl2g.deploy.server_app import DeploymentEngine
-from fedl2g.engines.base import Absent
+from fedl2g.engines.base import Absent, Evaluation
+from fedl2g.engines.flower.messages import pack_evaluation
 from fedl2g.engines.flower.simulation import SimulationEngine
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import Diverged, FedL2GError, RunError
@@ -238,8 +239,45 @@ def test_clients_that_have_not_moved_are_neither_saved_nor_evaluated_again(opene
     assert saved(engine, tmp_path / "warm-up") == []
     assert all(answer.report.steps for answer in train(engine, 2))
     engine.evaluate([0, 1, 2], {})
-    assert all(node.received.count("evaluate") == 2 for node in fake.grid.nodes.values())
+    assert all(node.received.count("evaluate") == 1 for node in fake.grid.nodes.values())
     assert len(saved(engine, tmp_path / "trained")) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "requests"),
+    [
+        ({"method": {"name": "fedl2g-f", "warmup_rounds": 0}}, [1, 1, 1]),
+        ({"method": "fedgh"}, [4, 4, 4]),  # what its server sends after a round changes its predictions
+        ({"method": "local", "evaluate_every": 2}, [1, 1, 1]),
+        ({"method": "local", "participation": 0.3}, None),  # who did not train is not asked again either
+        ({"method": "local", "evaluate_clients": 2}, None),
+    ],
+)
+def test_the_evaluation_comes_with_the_trained_round_if_it_needs_nothing_of_the_server(
+    settings: dict[str, Any], requests: list[int] | None, opened: Open
+) -> None:
+    setup = tiny_setup(rounds=3, **settings)
+    engine, fake = opened(setup)
+    ours, theirs = federation(setup, engine), federation(setup, InlineEngine(setup))
+    ours.run()
+    theirs.run()
+    assert [record.accuracy for record in ours.history] == [record.accuracy for record in theirs.history]
+    found = [node.received.count("evaluate") for node in fake.grid.nodes.values()]
+    assert found == requests if requests else max(found) <= 1 + (setup.experiment.evaluated_per_round < 3)
+
+
+def test_an_evaluation_that_is_not_due_is_refused(opened: Open) -> None:
+    setup = tiny_setup(rounds=3, evaluate_every=3)
+    engine, fake = opened(setup)
+    fake.grid.nodes[102].handle = corrupting(
+        honest(fake.root, 2),
+        lambda records: records.update(pack_evaluation(engine.run, 1, Evaluation(2, 10, 10, {}, 1.0, 1.0))),
+    )
+    replied, missing = clients(train(engine))
+    assert (replied, missing) == ([0, 1], [2])
+    assert "evaluate" not in fake.grid.nodes[102].received
+    found = {evaluation.client: evaluation for evaluation in engine.evaluate([0, 1, 2], {})}
+    assert found[2].correct != 10  # what the node said too early was not kept
 
 
 def test_a_client_whose_reply_was_refused_has_trained_and_is_saved(simulated: Open, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_hostile_evaluation_is_refused_and_recorded(
     setup = tiny_setup(rounds=1)
     engine, fake = opened(setup)
     spoiled = corrupting(honest(fake.root, 2), lambda records: void(spoil(records)), "evaluate")
-    fake.grid.nodes[102].handle = spoiled
+    fake.grid.nodes[102].handle = corrupting(spoiled, lambda records: void(spoil(records)), "train")
     loop = federation(setup, engine)
     loop.run()
     for record in loop.history:

@@ -136,7 +136,8 @@ def test_a_broadcast_beyond_the_limit_is_refused_unread(folder: Path) -> None:
 def test_a_site_stores_no_more_runs_than_it_allows(folder: Path) -> None:
     file = site(folder, runs=2)
     for run in ("first", "second", "first"):
-        messages.unpack_reply(answer(file, "train", request(folder, run=run)), client=0, run=run, round=1, limit=2**20)
+        trained, _ = messages.split_trained(answer(file, "train", request(folder, run=run)))
+        messages.unpack_reply(trained, client=0, run=run, round=1, limit=2**20)
     said = refusal(answer(file, "train", request(folder, run="third")))
     assert said.startswith("limits.runs: the coordinator asks for run 3; this site allows at most 2")
     shutil.rmtree(folder / "sites" / "north" / "store")

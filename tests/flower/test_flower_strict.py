@@ -46,6 +46,13 @@ def read_reply(records: RecordDict) -> Reply:
     return reply
 
 
+def read_trained(records: RecordDict) -> Evaluation | None:
+    """A reply with the evaluation after it, as the server reads them."""
+    trained, evaluated = messages.split_trained(records)
+    read_reply(trained)
+    return None if evaluated is None else messages.unpack_evaluation(evaluated, **SENDER)
+
+
 @dataclass(frozen=True)
 class Kind:
     """One kind of message: how it is packed, and how it is read."""
@@ -111,6 +118,11 @@ KINDS = {
         lambda: messages.pack_evaluation(RUN, ROUND, VALIDATED),
         lambda records: messages.unpack_evaluation(records, **SENDER, validated=True),
         {("counts", "validation-samples"): [0, *NO_COUNT], ("counts", "validation-correct"): [7, *NO_COUNT]},
+    ),
+    "evaluated reply": Kind(
+        lambda: messages.pack_trained(RUN, ROUND, REPLY, EVALUATION),
+        read_trained,
+        {**ABOUT, **COUNTS, **SCORES, ("others", "head"): [11, *NO_COUNT], ("report", "steps"): NO_COUNT},
     ),
     "kept": Kind(
         lambda: messages.pack_kept(RUN, ROUND, Kept(CLIENT)),

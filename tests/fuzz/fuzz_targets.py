@@ -297,6 +297,14 @@ _SENT = Request("ab12", _EXPERIMENT, ("zero", "one"), image_schema(1, 16, 16), 3
 _ANSWER = Reply(1, _PAYLOAD, Report(5, 1, 0.5, 1.0))
 _SCORES = Evaluation(1, 10, 5, {"head": 4}, 0.5, 0.5)
 
+
+def _trained(records: RecordDict) -> None:
+    trained, evaluated = messages.split_trained(records)
+    messages.unpack_reply(trained, client=1, run="ab12", round=3, limit=_LIMIT)
+    if evaluated is not None:
+        messages.unpack_evaluation(evaluated, client=1, run="ab12", round=3)
+
+
 TARGETS: dict[str, Target] = {
     "payload": Target(_payload, (to_bytes(_PAYLOAD),)),
     "request": Target(
@@ -309,6 +317,13 @@ TARGETS: dict[str, Target] = {
     "evaluation": Target(
         _message(lambda records: messages.unpack_evaluation(records, client=1, run="ab12", round=3)),
         (_to_json(messages.pack_evaluation("ab12", 3, _SCORES)),),
+    ),
+    "trained": Target(
+        _message(_trained),
+        (
+            _to_json(messages.pack_trained("ab12", 3, _ANSWER, _SCORES)),
+            _to_json(messages.pack_reply("ab12", 3, _ANSWER)),
+        ),
     ),
     "experiment": Target(_experiment, (_EXPERIMENT.to_toml().encode(), b'method = "fedl2g-l"\nrounds = 60\n')),
     "override": Target(_override, (b"rounds=60", b"method.server_lr=1", b"models=cnn4", b"noise.std=0.1")),

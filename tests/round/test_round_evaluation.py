@@ -63,13 +63,13 @@ def test_one_result_is_a_mean_without_deviation() -> None:
 
 
 def test_all_are_evaluated_or_a_sample_of_its_own_in_each_round() -> None:
-    assert list(_evaluator().draw(0)) == list(range(5))
+    assert list(_evaluator().due(0)) == list(range(5))
     evaluator = _evaluator(clients=20, evaluate_clients=6)
-    drawn = [list(evaluator.draw(round)) for round in range(50)]
+    drawn = [list(evaluator.due(round)) for round in range(50)]
     assert all(clients == sorted(set(clients)) and len(clients) == 6 for clients in drawn)
     assert {client for clients in drawn for client in clients} == set(range(20))
-    assert drawn == [list(_evaluator(clients=20, evaluate_clients=6).draw(round)) for round in range(50)]
-    assert drawn != [list(_evaluator(clients=20, evaluate_clients=6, seed=1).draw(round)) for round in range(50)]
+    assert drawn == [list(_evaluator(clients=20, evaluate_clients=6).due(round)) for round in range(50)]
+    assert drawn != [list(_evaluator(clients=20, evaluate_clients=6, seed=1).due(round)) for round in range(50)]
 
 
 def test_a_sample_is_evaluated_and_recorded() -> None:

@@ -41,7 +41,10 @@ def _serve(file: SiteFile, kind: str, records: RecordDict) -> RecordDict:
             record_request(file, request, node.setup)
             reply = node.train(request)
             record_answer(file, request, node.setup, reply)
-            return messages.pack_reply(request.run, request.round, reply)
+            evaluated = node.evaluate_trained(request, reply)
+            if evaluated is not None:
+                record_answer(file, request, node.setup, evaluated)
+            return messages.pack_trained(request.run, request.round, reply, evaluated)
         case "evaluate":
             record_request(file, request, node.setup)
             evaluation = node.evaluate(request)

@@ -1,12 +1,12 @@
-"""When clients are evaluated, which of them, and how their results are pooled."""
+"""The policy of evaluation: which clients are due, and how their results are pooled."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedl2g import rng
 from fedl2g.engines.base import Evaluation, Rejected
+from fedl2g.engines.evaluations import evaluated_clients
 from fedl2g.experiment import Experiment
 from fedl2g.round.policy import Policy
 from fedl2g.round.record import Accuracy, RoundRecord
@@ -24,17 +24,9 @@ class Evaluator(Policy):
         self._accuracy: Accuracy | None = None
         self._refused: dict[int, str] = {}
 
-    def due(self, round: int) -> bool:
-        """Whether clients are evaluated after this round (round 0: before the first)."""
-        return round % self.experiment.evaluate_every == 0 or round == self.experiment.rounds
-
-    def draw(self, round: int) -> Sequence[int]:
-        """The clients that are evaluated after a round: all, or a sample from its own random stream."""
-        clients, count = self.experiment.clients, self.experiment.evaluated_per_round
-        if count == clients:
-            return range(clients)
-        stream = rng.numpy_stream(self.experiment.seed, "evaluated", round)
-        return sorted(stream.choice(clients, size=count, replace=False).tolist())
+    def due(self, round: int) -> Sequence[int]:
+        """The clients to evaluate after this round (round 0: before the first)."""
+        return evaluated_clients(self.experiment, round)
 
     def collect(self, answers: Iterable[Evaluation | Rejected]) -> None:
         """Pool the results; note the clients whose evaluation was refused."""

@@ -69,7 +69,8 @@ def _answer(serve: Callable[[Node, Request], RecordDict], root: Path, message: M
 
 
 def _train(node: Node, request: Request) -> RecordDict:
-    return messages.pack_reply(request.run, request.round, node.train(request))
+    reply = node.train(request)
+    return messages.pack_trained(request.run, request.round, reply, node.evaluate_trained(request, reply))
 
 
 def _evaluate(node: Node, request: Request) -> RecordDict:

@@ -9,12 +9,13 @@ from dataclasses import replace
 from flwr.app import RecordDict
 
 from fedl2g.engines.base import Answer, Check, Evaluation, Rejected
-from fedl2g.engines.evaluations import Evaluations
+from fedl2g.engines.evaluations import Evaluations, evaluated_when_trained
 from fedl2g.engines.flower import messages
 from fedl2g.engines.flower.exchange import Exchange, Question
 from fedl2g.engines.flower.messages import Kept, Request
 from fedl2g.engines.flower.nodes import MessageGrid, Nodes
 from fedl2g.engines.flower.terms import Clock, Limits, Terms
+from fedl2g.errors import PayloadError
 from fedl2g.methods.base import Reply
 from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
@@ -57,19 +58,25 @@ class GridEngine:
     def train(self, round: int, clients: Sequence[int], payload: Payload, check: Check) -> Iterator[Answer]:
         known = {client: self._evaluations[client] for client in clients if client in self._evaluations}
         unmoved = set(clients) - self.moved
+        due = evaluated_when_trained(self.setup.experiment, self.traits, round)
         for client in clients:  # a client whose reply gets lost may have trained nevertheless
             self._evaluations.forget(client)
             self.moved.add(client)
 
         def read(client: int, records: RecordDict) -> Reply:
             limit = self.limits.maximum_bytes
-            reply = messages.unpack_reply(records, client=client, run=self.run, round=round, limit=limit)
+            trained, evaluated = messages.split_trained(records)
+            reply = messages.unpack_reply(trained, client=client, run=self.run, round=round, limit=limit)
             if not self.traits.moves(reply.report.steps):
                 if client in known:
                     self._evaluations.add(known[client])
                 self.moved -= unmoved & {client}
             if self.retries:  # else all clients answer, and the federation handles a round without a usable reply
                 check(reply)
+            if evaluated is not None:
+                if client not in due:
+                    raise PayloadError(f"reply: holds an evaluation, but none is due after round {round}")
+                self._evaluations.add(self._unpack_evaluation(client, evaluated, round))
             return reply
 
         question = Question("train", round, self._pack(round, payload), read)
@@ -84,8 +91,7 @@ class GridEngine:
         round = self.round
 
         def read(client: int, records: RecordDict) -> Evaluation:
-            validated = self.setup.experiment.validation_fraction > 0
-            return messages.unpack_evaluation(records, client=client, run=self.run, round=round, validated=validated)
+            return self._unpack_evaluation(client, records, round)
 
         content = self._pack(round, payload if self.traits.predicts_with_broadcast else {})
         asked = [client for client in clients if client not in found]
@@ -122,6 +128,10 @@ class GridEngine:
         """Invalidate what is known of the clients' models, after they were restored."""
         self._evaluations.clear()
         self.moved.clear()
+
+    def _unpack_evaluation(self, client: int, records: RecordDict, round: int) -> Evaluation:
+        validated = self.setup.experiment.validation_fraction > 0
+        return messages.unpack_evaluation(records, client=client, run=self.run, round=round, validated=validated)
 
     def _pack(self, round: int, payload: Payload) -> RecordDict:
         experiment, dataset = self.setup.experiment, self.setup.dataset

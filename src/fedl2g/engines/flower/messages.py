@@ -32,6 +32,7 @@ _SIDE_LIMIT = 2**16  # upper bound on the sides of a sample
 _EXPERIMENT_LIMIT = 2**20  # characters
 _OTHERS_LIMIT = 16  # additional predictors of a method, numbers of its own in a report
 _SENDER = ("run", "round", "client")
+_EVALUATION = ("counts", "scores", "others")
 
 
 @dataclass(frozen=True)
@@ -213,9 +214,9 @@ def unpack_evaluation(records: RecordDict, *, client: int, run: str, round: int,
     `validated`: the experiment has validation samples, so the answer must count them; otherwise it must not.
     """
     raise_refusal(records)
-    strict.only(records, "about", "counts", "scores", "others")
+    strict.only(records, "about", *_EVALUATION)
     _check_sender(records, client=client, run=run, round=round)
-    counts, scores, others = (strict.record(records, name, MetricRecord) for name in ("counts", "scores", "others"))
+    counts, scores, others = (strict.record(records, name, MetricRecord) for name in _EVALUATION)
     sides = ("", "validation-") if validated else ("",)
     strict.keys(counts, "evaluation", [side + name for side in sides for name in ("samples", "correct")])
     strict.keys(scores, "evaluation", ("balanced-accuracy", "macro-f1"))
@@ -225,6 +226,21 @@ def unpack_evaluation(records: RecordDict, *, client: int, run: str, round: int,
         strict.number(scores[name], f"evaluation: {name}", 0, 1) for name in ("balanced-accuracy", "macro-f1")
     )
     return Evaluation(client, samples, correct, _others(others, samples), balanced, macro_f1, held, right)
+
+
+def pack_trained(run: str, round: int, reply: Reply, evaluation: Evaluation | None) -> RecordDict:
+    """Convert a client's reply, and its evaluation if that is due and needs nothing of the server, to one message."""
+    evaluated = {} if evaluation is None else pack_evaluation(run, round, evaluation)
+    return RecordDict({**pack_reply(run, round, reply), **evaluated})
+
+
+def split_trained(records: RecordDict) -> tuple[RecordDict, RecordDict | None]:
+    """The two parts of such a message, as `unpack_reply` and `unpack_evaluation` read them."""
+    evaluated = {name: record for name, record in records.items() if name in _EVALUATION}
+    trained = RecordDict({name: record for name, record in records.items() if name not in _EVALUATION})
+    if not evaluated:
+        return trained, None
+    return trained, RecordDict({**evaluated, "about": strict.record(records, "about", ConfigRecord)})
 
 
 def _others(others: MetricRecord, samples: int) -> dict[str, int]:

@@ -9,10 +9,12 @@ from pathlib import Path
 import torch
 
 from fedl2g.engines.base import Evaluation
+from fedl2g.engines.evaluations import evaluated_when_trained
 from fedl2g.engines.flower.messages import Kept, Request
 from fedl2g.engines.flower.store import NodeStore, TrainedRound
 from fedl2g.engines.host import Host
 from fedl2g.methods.base import Reply
+from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
 from fedl2g.process import one_thread
 from fedl2g.setup import Setup
@@ -57,6 +59,12 @@ class Node:
             if start is not None and host.method.traits.predicts_with_broadcast:
                 self._keep_received(store, replace(start, state=host.state(self.client)), request.payload)
             return evaluation
+
+    def evaluate_trained(self, request: Request, reply: Reply) -> Evaluation | None:
+        """The evaluation to send with a trained round, which spares the server a request; None if it has to ask."""
+        traits = get_method(request.experiment.method.name).traits
+        due = self.client in evaluated_when_trained(request.experiment, traits, request.round)
+        return self.evaluate(request) if due and traits.moves(reply.report.steps) else None
 
     def keep_best(self, request: Request) -> Kept:
         """At the end of a run, keep the model of the best round, which the request names."""
