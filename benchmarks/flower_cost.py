@@ -157,7 +157,7 @@ def engines(repeats: int = 5, clients: int = 4, idle_seconds: float = 30.0) -> N
         median = statistics.median(map(sum, found))
         print(f"round, {name}: {median / inline:.2f} x inline, {median:.2f} s ({clients} clients, 100 samples each)")
     node = max(waiting - alone, 0.0) / clients
-    exchange = (used - polling * lasted) / (2 * clients * repeats)
+    exchange = (used - polling * lasted) / (clients * repeats)  # the evaluation comes with the trained round
     print(
         f"SuperLink: {node * 1e3:.2f} ms of CPU a second for a node that waits, {(polling - waiting) * 1e3:.0f} ms a "
         f"second for a server that waits for a round, {exchange * 1e3:.0f} ms for a request and its reply"
@@ -174,14 +174,14 @@ def sites(*counts: str, quick: int = 5, seconds: float = 30.0) -> None:
                 deployment.train(1)
                 used = deployment.superlink_cpu()
                 rounds = [deployment.train(round) for round in range(2, 2 + quick)]
-                used = (deployment.superlink_cpu() - used) / (2 * count * quick)
+                used = (deployment.superlink_cpu() - used) / (count * quick)
                 deployment.sleep(seconds)
-                slow = deployment.train(2 + quick)[0]
-                training, evaluation = (statistics.median(part) for part in zip(*rounds, strict=True))
+                slow = sum(deployment.train(2 + quick))
+                median = statistics.median(map(sum, rounds))
                 print(
-                    f"{count} sites: training {training:.1f} s and evaluation {evaluation:.1f} s if sites answer at "
-                    f"once; training of {seconds:.0f} s: {slow:.1f} s, {slow / seconds:.2f} x; SuperLink: "
-                    f"{used * 1e3:.0f} ms of CPU for a request and its reply, {deployment.memory():.0f} MB",
+                    f"{count} sites: a round of {median:.1f} s if sites answer at once; training of {seconds:.0f} s: "
+                    f"{slow:.1f} s, {slow / seconds:.2f} x; SuperLink: {used * 1e3:.0f} ms of CPU for a request and "
+                    f"its reply, {deployment.memory():.0f} MB",
                     flush=True,
                 )
             finally:

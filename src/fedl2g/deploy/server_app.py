@@ -41,7 +41,7 @@ from fedl2g.setup import Setup
 
 app = ServerApp()
 _log = logging.getLogger("fedl2g.deploy")
-DEPLOYMENT = Terms(poll_seconds=0.1, first_pause=1.0, awake=2)
+DEPLOYMENT = Terms(poll_seconds=0.1, first_pause=1.0, awake=1)
 _NODES_FILE = "nodes.json"
 _CLIENT = re.compile(r"\bclient ([0-9]{1,6})\b")
 
