@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
+from fedl2g.learning.client import Task
 from fedl2g.models.catalog import GROUPS
-from fedl2g.models.size import parameters_of, smallest
+from fedl2g.models.size import check_size, parameters_of, smallest
 from fedl2g.schema import image_schema
 from fedl2g.setup import Setup, auxiliary_architecture
 
@@ -56,6 +58,31 @@ def test_a_named_auxiliary_network_has_its_own_memory_layout(tiny: Callable[...,
 def test_the_auxiliary_network_is_one_architecture(name: str) -> None:
     with pytest.raises(SettingError, match="auxiliary"):
         Experiment(method={"name": "fml", "auxiliary": name})
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "width", "said"),
+    [
+        ("small_cnn", 100_000, 65_536, "6.6 billion parameters with 100000 classes and feature_dim 65536"),
+        ("timm:vit_7b_patch16_dinov3", 2, 512, "6.7 billion parameters with 2 classes and feature_dim 512"),
+    ],
+)
+def test_a_network_that_would_fill_the_memory_is_refused_before_it_is_built(
+    name: str, classes: int, width: int, said: str
+) -> None:
+    if name.startswith("timm:"):
+        pytest.importorskip("timm")
+    task = Task(classes, image_schema(3, 32, 32), seed=0, rounds=None, auxiliary=name, feature_dim=width)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(SettingError) as refused:
+        task.build_client(name, 0)
+    assert str(refused.value) == f"models: {name} has {said}; expected at most 1.1 billion; choose a smaller one"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KB: a gigabyte
+
+
+@pytest.mark.parametrize("name", ["small_cnn", "resnet8-h64", "torchvision:regnet_y_400mf", "user_models:tiny"])
+def test_other_networks_are_not_refused(name: str) -> None:
+    check_size(name, classes=10, inputs=image_schema(3, 32, 32))
 
 
 def test_counting_leaves_the_random_generator_alone() -> None:

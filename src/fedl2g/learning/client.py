@@ -19,6 +19,7 @@ from fedl2g.learning.preparation import Preparation
 from fedl2g.learning.settings import Amp, Augment, Optimizer, Schedule
 from fedl2g.learning.training import Loss, SampleView, TrainingLog, train
 from fedl2g.models import SplitModel, build_model
+from fedl2g.models.size import check_size
 from fedl2g.schema import Schema
 
 MOMENTS = "optimizer"  # the entry of a client's state that holds the running averages of its optimizer
@@ -50,13 +51,10 @@ class Task:
 
     def build(self, architecture: str, purpose: str, *ids: int, feature_dim: int | None = None) -> SplitModel:
         """Build a network whose initial weights depend only on the seed, the purpose and the ids."""
+        width = self.feature_dim if feature_dim is None else feature_dim
+        check_size(architecture, classes=self.classes, inputs=self.inputs, feature_dim=width)
         with rng.seeded(self.seed, purpose, *ids):
-            model = build_model(
-                architecture,
-                classes=self.classes,
-                inputs=self.inputs,
-                feature_dim=self.feature_dim if feature_dim is None else feature_dim,
-            )
+            model = build_model(architecture, classes=self.classes, inputs=self.inputs, feature_dim=width)
         layout = self.layout(architecture)
         if layout is torch.preserve_format and all(p.dtype == self.dtype for p in model.parameters()):
             return model  # fast path: a no-op `to` would take a fifth of the time of building a network
