@@ -15,14 +15,15 @@ from fedl2g.schema import image_schema
 
 LR = 0.05
 SHAPES = ((1,), (7,), (40, 1000), (512, 130, 3, 3), (1000, 3000), (2, 3))
+SMALL = ((1,), (7,), (32, 1000), (20, 3, 3, 3), (2, 3))  # together small enough to be copied into one
 
 
-def parameters(dtype: torch.dtype = torch.float32, gradient_scale: float = 1e-3) -> list[nn.Parameter]:
+def parameters(dtype: torch.dtype = torch.float32, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> list[nn.Parameter]:
     generator = torch.Generator().manual_seed(3)
     made = []
-    for shape in SHAPES:
+    for shape in shapes:
         p = nn.Parameter(torch.randn(shape, dtype=dtype, generator=generator))
-        p.grad = gradient_scale * torch.randn(shape, dtype=dtype, generator=generator)
+        p.grad = 1e-3 * torch.randn(shape, dtype=dtype, generator=generator)
         made.append(p)
     return made
 
@@ -37,8 +38,11 @@ def norm_of(tensors: list[Tensor]) -> float:
 
 @pytest.mark.parametrize("share", [1e-9, 0.01, 0.5, 0.99, 1.01, 50.0])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-6), (torch.float64, 1e-13)])
-def test_a_clipped_step_equals_the_formula_in_float64(dtype: torch.dtype, close: float, share: float) -> None:
-    moved = parameters(dtype)
+@pytest.mark.parametrize("shapes", [SHAPES, SMALL], ids=["large", "small"])
+def test_a_clipped_step_equals_the_formula_in_float64(
+    shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype, close: float, share: float
+) -> None:
+    moved = parameters(dtype, shapes)
     given = gradients(moved)
     norm = norm_of(given)
     clip = share * norm

@@ -122,7 +122,10 @@ def slots_of(settings: Optimizer) -> tuple[str, ...]:
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     """The norm of all these gradients together, on their device."""
-    norm: Tensor = vector_norm(torch.stack([_norm(gradient) for gradient in gradients]))
+    if sum(gradient.numel() for gradient in gradients) <= _LARGE:  # a copy of all costs less than a norm of each
+        norm: Tensor = vector_norm(torch.cat([gradient.flatten() for gradient in gradients]))
+    else:
+        norm = vector_norm(torch.stack([_norm(gradient) for gradient in gradients]))
     return norm
 
 
