@@ -601,7 +601,7 @@ def test_the_model_of_a_run_is_exported_and_predicts_the_same(fedl2g: Any, tmp_p
     host.load_state(1, state)
     server = get_method("fedmrl").server(experiment.method, setup.task)
     server.load_state_dict(checkpoint.server())
-    evaluation = host.evaluate(1, server.broadcast(3))
+    (evaluation,) = host.evaluate([1], server.broadcast(3))
     assert directory.history()[-1].accuracy.counts[1] == (evaluation.correct, evaluation.samples)  # type: ignore[union-attr]
     images = torch.from_numpy(dataset.inputs[:20]).float()
     about = same_predictions(Path("model"), host.half(1), images)
@@ -640,7 +640,7 @@ def test_the_model_of_a_site_is_exported_and_predicts_the_same(fedl2g: Any, hosp
     assert node.train(later).report.steps > 0
     said = fedl2g(*export, "--metrics", "auroc,confusion")
     images = torch.from_numpy(load_data(file, table.classes, table.inputs).inputs).float()
-    found = host.evaluate(0, {})
+    (found,) = host.evaluate([0], {})
     about = same_predictions(Path("model"), host.half(0), images)
     assert (about["site"], about["round"], about["run"]) == ("north", 60, "run1")
     assert (about["test_accuracy"], about["test_samples"]) == (found.correct / found.samples, found.samples)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +32,17 @@ from fedl2g.uploads.stage import Upload
 from fedl2g.uploads.stages import upload_stages
 
 EVALUATION_BATCH = 250
+
+
+@dataclass(frozen=True)
+class _Predictions:
+    """One client's predictions of its test samples; of its validation samples, how many are right."""
+
+    labels: Tensor
+    predicted: Tensor
+    others: dict[str, int]  # correct predictions of the method's additional predictors
+    held: int  # validation samples
+    right: int
 
 
 class Host:
@@ -74,10 +86,6 @@ class Host:
     def expect_training(self, clients: Sequence[int]) -> None:
         """Announce the clients about to be trained, in this order, so that their states are prefetched."""
         self.clients.expect(clients)
-
-    def expect_evaluation(self, clients: Sequence[int]) -> None:
-        """Announce the clients about to be evaluated, in this order; those with a cached evaluation are skipped."""
-        self.clients.expect([client for client in clients if client not in self._evaluations])
 
     def _build(self, client: int) -> AnyClientHalf:
         architecture, partition = self.setup.architecture(client), self.setup.partition
@@ -140,10 +148,23 @@ class Host:
     def _decode(self, half: AnyClientHalf, payload: Payload) -> Payload:
         return self.method.traits.codec.decode(payload, half.expected())
 
-    def evaluate(self, client: int, payload: Payload) -> Evaluation:
-        """Evaluate one client on its own test and validation sets, or return its cached evaluation."""
-        if client in self._evaluations:
-            return self._evaluations[client]
+    def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation]:
+        """Evaluate clients on their own test and validation sets; cached evaluations are returned as they are."""
+        asked = [client for client in clients if client not in self._evaluations]
+        found = {client: self._evaluations[client] for client in clients if client in self._evaluations}
+        self.clients.expect(asked)
+        predictions = [self._predictions(client, payload) for client in asked]
+        if predictions:
+            scores = balanced_accuracy_and_f1(
+                [p.labels for p in predictions], [p.predicted for p in predictions], self.task.classes
+            )
+            for client, p, (balanced, macro_f1) in zip(asked, predictions, scores, strict=True):
+                samples, correct = len(p.labels), int((p.labels == p.predicted).sum())
+                found[client] = Evaluation(client, samples, correct, p.others, balanced, macro_f1, p.held, p.right)
+                self._evaluations.add(found[client])
+        return [found[client] for client in clients]
+
+    def _predictions(self, client: int, payload: Payload) -> _Predictions:
         half = self.half(client)
         if self.method.traits.predicts_with_broadcast:
             half.check(payload)
@@ -159,21 +180,9 @@ class Host:
                     others[name] = others.get(name, torch.zeros_like(y[0])) + (scores.argmax(1) == y).sum()
             held = half.client.validation_set
             right = [(half.predict(x).argmax(1) == y).sum() for x, y in held.batches(EVALUATION_BATCH)] if held else []
-        truth, guesses = torch.cat(labels).cpu(), torch.cat(predicted).cpu()
-        balanced, macro_f1 = balanced_accuracy_and_f1(truth, guesses)
-        result = Evaluation(
-            client,
-            len(truth),
-            int((truth == guesses).sum()),
-            {name: int(count) for name, count in others.items()},
-            balanced,
-            macro_f1,
-            len(held),
-            sum(map(int, right)),
-        )
-        self._evaluations.add(result)
         self.clients.measure(client, "evaluated")
-        return result
+        counts = {name: int(count) for name, count in others.items()}
+        return _Predictions(torch.cat(labels), torch.cat(predicted), counts, len(held), sum(map(int, right)))
 
     def save(self, directory: Path) -> None:
         """Write one file per changed client."""

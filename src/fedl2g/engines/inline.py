@@ -31,9 +31,8 @@ class InlineEngine:
             yield reply
 
     def evaluate(self, clients: Sequence[int], payload: Payload) -> list[Evaluation | Rejected]:
-        self.host.expect_evaluation(clients)
         with one_thread():
-            return [self.host.evaluate(client, payload) for client in clients]
+            return [*self.host.evaluate(clients, payload)]
 
     def save(self, directory: Path) -> None:
         self.host.save(directory)

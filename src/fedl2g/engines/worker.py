@@ -73,9 +73,8 @@ class _WorkerHost:
                     reply = host.train(client, header["round"], payload)
                     wire.send(connection, {"client": client, "report": asdict(reply.report)}, reply.payload)
             case "evaluate":
-                host.expect_evaluation(header["clients"])
-                for client in header["clients"]:
-                    wire.send(connection, asdict(host.evaluate(client, payload)))
+                for evaluation in host.evaluate(header["clients"], payload):
+                    wire.send(connection, asdict(evaluation))
             case "save":
                 try:
                     host.save(Path(header["directory"]))

@@ -1,22 +1,28 @@
-"""Scores of predictions other than accuracy, from counts per class: cheap enough for every evaluation.
-
-They are scikit-learn's `balanced_accuracy_score` and `f1_score(average="macro")`, and a test compares them; calling
-these for every client in every round would take longer than evaluating a small network.
-"""
+"""Scores of predictions other than accuracy, for every evaluation: scikit-learn's, of all clients in one call."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
+
+import numpy as np
 from torch import Tensor
 
 
-def balanced_accuracy_and_f1(labels: Tensor, predicted: Tensor) -> tuple[float, float]:
-    """The mean recall over the classes with samples, and the mean F1 over the classes with samples or predictions."""
-    classes = int(torch.maximum(labels.max(), predicted.max())) + 1
-    right = torch.bincount(labels[labels == predicted], minlength=classes).double()
-    samples, guesses = (torch.bincount(found, minlength=classes).double() for found in (labels, predicted))
-    present, seen = samples > 0, samples + guesses > 0
-    return (
-        float((right[present] / samples[present]).mean()),
-        float((2 * right[seen] / (samples + guesses)[seen]).mean()),
+def balanced_accuracy_and_f1(
+    labels: Sequence[Tensor], predicted: Sequence[Tensor], classes: int
+) -> list[tuple[float, float]]:
+    """Each client's mean recall over the classes with samples, and mean F1 over those with samples or predictions.
+
+    A call takes a millisecond, however few samples it is given. So every client's classes are numbered apart from those
+    of the others, and one call computes the recall and the F1 of all.
+    """
+    from sklearn.metrics import precision_recall_fscore_support  # lazily: takes longer to import than torch
+
+    truth, guesses = (
+        np.concatenate([found.cpu().numpy() + number * classes for number, found in enumerate(of)])
+        for of in (labels, predicted)
     )
+    every = np.arange(len(labels) * classes)
+    _, recall, f1, _ = precision_recall_fscore_support(truth, guesses, labels=every, zero_division=np.nan)
+    by_client = zip(recall.reshape(-1, classes), f1.reshape(-1, classes), strict=True)
+    return [(float(np.nanmean(recalls)), float(np.nanmean(scores))) for recalls, scores in by_client]

@@ -55,7 +55,7 @@ class Node:
             self._keep_best(store, request)
             start = store.before(request.round + 1)
             host = self._host(start)
-            evaluation = host.evaluate(self.client, request.payload)
+            (evaluation,) = host.evaluate([self.client], request.payload)
             if start is not None and host.method.traits.predicts_with_broadcast:
                 self._keep_received(store, replace(start, state=host.state(self.client)), request.payload)
             return evaluation
