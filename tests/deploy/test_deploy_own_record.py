@@ -202,6 +202,20 @@ def test_a_site_shows_the_run_in_which_it_takes_part_as_running(folder: Path, tm
     assert [record.running for record in records] == [False, False]
 
 
+def test_watch_shows_the_run_that_is_on_and_not_an_equal_one_that_is_over(folder: Path, tmp_path: Path) -> None:
+    file = site(folder, tmp_path / "store")
+    take_part(file, folder)
+    watched = Follower(Watched(tmp_path / "store"), period=0.0, rest=0.0)
+    assert "<td>finished" in watched.state().page()
+    answer(file, "train", request(folder, 1, run="run2"))
+    page = watched.state().page()
+    assert "<td>running" in page
+    assert "1 of 2" in page
+    assert "<td>finished" not in page
+    answer(file, "evaluate.keep", request(folder, 1, run="run2"))  # the run ends early
+    assert "<td>finished" in watched.state().page()  # of equal runs that are over, the one that got furthest
+
+
 def test_a_run_is_running_while_a_new_process_trains_its_first_round(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

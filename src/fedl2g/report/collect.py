@@ -178,7 +178,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Group runs by all settings except the seed; labels name the method and the settings that differ."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(json.dumps(_identity(run), sort_keys=True, default=str), []).append(run)
+        groups.setdefault(_group_of(run), []).append(run)
     identities = {key: _identity(members[0]) for key, members in groups.items()}
     common = [k for k in _differing(identities.values()) if not k.startswith("method.")]
     result = []
@@ -191,6 +191,16 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         label = ", ".join([str(own["method.name"]), *distinct])
         result.append(Group(label, _one_per_seed(members)))
     return result
+
+
+def without_repeated(runs: Sequence[Run]) -> list[Run]:
+    """Without the earlier runs of what a process runs again now, for a page about what is going on."""
+    going_on = {(_group_of(run), run.seed) for run in runs if run.status == "running"}
+    return [run for run in runs if run.status == "running" or (_group_of(run), run.seed) not in going_on]
+
+
+def _group_of(run: Run) -> str:
+    return json.dumps(_identity(run), sort_keys=True, default=str)
 
 
 def _one_per_seed(runs: Sequence[Run]) -> tuple[Run, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedl2g.errors import FedL2GError
+from fedl2g.report.collect import without_repeated
 from fedl2g.report.content import collect
 from fedl2g.report.page import Extra, fragment, framed
 from fedl2g.watch.found import Found, Watched
@@ -78,7 +79,7 @@ class Follower:
         if not found.runs:
             notes.append("No runs yet; the page fills as soon as there is one.")
         title = f"Watching {self.watched.path}"
-        content = collect(found.runs, title=title, tsne=False, notes=notes)
+        content = collect(without_repeated(found.runs), title=title, tsne=False, notes=notes)
         extra = Extra(
             top=now_section(content, self._pace) + plan_section(found.plans, found.runs, self._pace),
             sections=(client_section(content),),
