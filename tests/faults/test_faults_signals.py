@@ -132,8 +132,8 @@ def test_a_signal_ends_every_command_in_order(
     said = command.errors.read_text()
     assert "Traceback" not in said
     assert "press Ctrl-C again to stop at once" in said
-    if code:
-        assert "continue" in said.splitlines()[-1]
+    if code:  # a probe keeps nothing that could be continued
+        assert ("continue" in said.splitlines()[-1]) if runs else (said.splitlines()[-1] == "fedl2g: interrupted")
     for run in runs:  # a checkpoint of the round in which it ended, though one was due after a thousand
         last = json.loads((command.folder / run / "metrics.jsonl").read_text().splitlines()[-1])["round"]
         assert (command.folder / run / "checkpoints" / f"round-{last:06d}").is_dir()
