@@ -279,8 +279,8 @@ def test_training_that_takes_too_long_is_ended_and_a_dead_process_is_replaced(fo
         trainer.answer("train", request(folder), 60.0, killed)
     (at / "hold").unlink()
     for _ in range(2):  # the second is answered from the store, by the same process
-        reply = trainer.answer("train", request(folder), 60.0, lambda: True)
-        assert messages.unpack_reply(reply, client=0, run="run1", round=1, limit=2**20).report.steps > 0
+        trained, _ = messages.split_trained(trainer.answer("train", request(folder), 60.0, lambda: True))
+        assert messages.unpack_reply(trained, client=0, run="run1", round=1, limit=2**20).report.steps > 0
     pid = int((at / "pid").read_text())
     trainer.end()
     assert not alive(pid)
