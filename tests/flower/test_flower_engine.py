@@ -17,7 +17,8 @@ from flwr.app import ConfigRecord, Error, Message
 
 from fedl2g.deploy.server_app import DeploymentEngine
 from fedl2g.engines.base import Absent, Evaluation
-from fedl2g.engines.flower.messages import pack_evaluation
+from fedl2g.engines.flower.messages import Request, pack_evaluation
+from fedl2g.engines.flower.node import Node
 from fedl2g.engines.flower.simulation import SimulationEngine
 from fedl2g.engines.inline import InlineEngine
 from fedl2g.errors import Diverged, FedL2GError, RunError
@@ -249,6 +250,7 @@ def test_clients_that_have_not_moved_are_neither_saved_nor_evaluated_again(opene
         ({"method": {"name": "fedl2g-f", "warmup_rounds": 0}}, [1, 1, 1]),
         ({"method": "fedgh"}, [4, 4, 4]),  # what its server sends after a round changes its predictions
         ({"method": "local", "evaluate_every": 2}, [1, 1, 1]),
+        ({"method": "local", "validation_fraction": 0.2}, [1, 1, 1]),
         ({"method": "local", "participation": 0.3}, None),  # who did not train is not asked again either
         ({"method": "local", "evaluate_clients": 2}, None),
     ],
@@ -266,18 +268,37 @@ def test_the_evaluation_comes_with_the_trained_round_if_it_needs_nothing_of_the_
     assert found == requests if requests else max(found) <= 1 + (setup.experiment.evaluated_per_round < 3)
 
 
-def test_an_evaluation_that_is_not_due_is_refused(opened: Open) -> None:
-    setup = tiny_setup(rounds=3, evaluate_every=3)
-    engine, fake = opened(setup)
-    fake.grid.nodes[102].handle = corrupting(
-        honest(fake.root, 2),
-        lambda records: records.update(pack_evaluation(engine.run, 1, Evaluation(2, 10, 10, {}, 1.0, 1.0))),
-    )
-    replied, missing = clients(train(engine))
-    assert (replied, missing) == ([0, 1], [2])
-    assert "evaluate" not in fake.grid.nodes[102].received
+@pytest.mark.parametrize(
+    "settings",
+    [{"rounds": 3, "evaluate_every": 3}, {"method": {"name": "fedl2g-f", "warmup_rounds": 1}}],
+    ids=["no evaluation", "nothing moved"],
+)
+def test_an_evaluation_that_is_not_due_is_refused(
+    settings: dict[str, Any], opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, fake = opened(tiny_setup(**settings))
+    undue = pack_evaluation(engine.run, 1, Evaluation(2, 10, 10, {}, 1.0, 1.0))
+    fake.grid.nodes[102].handle = corrupting(honest(fake.root, 2), lambda records: records.update(undue))
+    assert clients(train(engine)) == ([0, 1, 2], [])
+    assert "the evaluation from client 2 is refused: evaluation: none is due" in caplog.text
     found = {evaluation.client: evaluation for evaluation in engine.evaluate([0, 1, 2], {})}
-    assert found[2].correct != 10  # what the node said too early was not kept
+    assert found[2].correct != 10
+
+
+def test_an_evaluation_that_fails_loses_no_upload(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, fake = opened(tiny_setup())
+    evaluate = Node.evaluate
+    failures = iter([MemoryError])
+
+    def fail_once(node: Node, request: Request) -> Evaluation:
+        if node.client == 2 and next(failures, None):
+            raise MemoryError
+        return evaluate(node, request)
+
+    monkeypatch.setattr(Node, "evaluate", fail_once)
+    assert clients(train(engine)) == ([0, 1, 2], [])
+    assert [evaluation.client for evaluation in engine.evaluate([0, 1, 2], {})] == [0, 1, 2]
+    assert [node.received.count("evaluate") for node in fake.grid.nodes.values()] == [0, 0, 1]
 
 
 def test_a_client_whose_reply_was_refused_has_trained_and_is_saved(simulated: Open, tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def test_a_hostile_evaluation_is_refused_and_recorded(
         assert reason in record.refused[2]
         assert record.accuracy is not None
         assert record.accuracy.clients.keys() == {0, 1}
+    assert loop.history[1].client_losses.keys() == {0, 1, 2}  # the upload beside it is used
 
 
 def test_a_round_without_a_usable_reply_waits_and_asks_again(opened: Open, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 from collections.abc import Callable
 
@@ -11,8 +12,10 @@ import torch
 from fedl2g.errors import SettingError
 from fedl2g.experiment import Experiment
 from fedl2g.learning.client import Task
+from fedl2g.models.build import build_model
+from fedl2g.models.calibration import step_seconds
 from fedl2g.models.catalog import GROUPS
-from fedl2g.models.size import check_size, parameters_of, smallest
+from fedl2g.models.size import parameters_of, smallest
 from fedl2g.schema import image_schema
 from fedl2g.setup import Setup, auxiliary_architecture
 
@@ -61,28 +64,45 @@ def test_the_auxiliary_network_is_one_architecture(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "classes", "width", "said"),
+    ("name", "side", "classes", "width", "billions"),
     [
-        ("small_cnn", 100_000, 65_536, "6.6 billion parameters with 100000 classes and feature_dim 65536"),
-        ("timm:vit_7b_patch16_dinov3", 2, 512, "6.7 billion parameters with 2 classes and feature_dim 512"),
+        ("small_cnn", 32, 100_000, 65_536, 6.6),
+        ("small_cnn-h64", 32, 2, 10**9, 1.6 * 4),
+        ("torchvision:regnet_y_400mf", 32, 100_000, 65_536, 6.6),  # it cannot be counted to the end
+        ("timm:vit_7b_patch16_dinov3", 32, 2, 512, 6.7),
+        ("timm:vit_7b_patch16_dinov3", 20, 2, 512, 6.7),  # it does not take images of this size either
     ],
 )
 def test_a_network_that_would_fill_the_memory_is_refused_before_it_is_built(
-    name: str, classes: int, width: int, said: str
+    name: str, side: int, classes: int, width: int, billions: float
 ) -> None:
     if name.startswith("timm:"):
         pytest.importorskip("timm")
-    task = Task(classes, image_schema(3, 32, 32), seed=0, rounds=None, auxiliary=name, feature_dim=width)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(SettingError) as refused:
-        task.build_client(name, 0)
-    assert str(refused.value) == f"models: {name} has {said}; expected at most 1.1 billion; choose a smaller one"
+        build_model(name, classes=classes, inputs=image_schema(3, side, side), feature_dim=width)
+    said = re.fullmatch(
+        rf"models: {name} has (.*) billion parameters with {classes} classes and feature_dim {width}; expected at most "
+        "1 billion; choose a smaller one",
+        str(refused.value),
+    )
+    assert said is not None
+    assert float(said[1]) >= billions
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KB: a gigabyte
 
 
-@pytest.mark.parametrize("name", ["small_cnn", "resnet8-h64", "torchvision:regnet_y_400mf", "user_models:tiny"])
-def test_other_networks_are_not_refused(name: str) -> None:
-    check_size(name, classes=10, inputs=image_schema(3, 32, 32))
+def test_whoever_builds_a_network_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients, the server's networks, and the measurements of layouts and workers."""
+    monkeypatch.setattr("fedl2g.models.build.LARGEST_NETWORK", 1000)
+    inputs = image_schema(3, 32, 32)
+    task = Task(10, inputs, seed=0, rounds=None, auxiliary="small_cnn")
+    for build in (
+        lambda: task.build_client("small_resnet", 0),
+        task.build_auxiliary,
+        lambda: step_seconds("small_mobilenet", classes=11, inputs=inputs, batch_size=3),
+    ):
+        with pytest.raises(SettingError, match="expected at most 0 billion"):
+            build()
 
 
 def test_counting_leaves_the_random_generator_alone() -> None:

@@ -19,7 +19,6 @@ from fedl2g.learning.preparation import Preparation
 from fedl2g.learning.settings import Amp, Augment, Optimizer, Schedule
 from fedl2g.learning.training import Loss, SampleView, TrainingLog, train
 from fedl2g.models import SplitModel, build_model
-from fedl2g.models.size import check_size
 from fedl2g.schema import Schema
 
 MOMENTS = "optimizer"  # the entry of a client's state that holds the running averages of its optimizer
@@ -52,7 +51,6 @@ class Task:
     def build(self, architecture: str, purpose: str, *ids: int, feature_dim: int | None = None) -> SplitModel:
         """Build a network whose initial weights depend only on the seed, the purpose and the ids."""
         width = self.feature_dim if feature_dim is None else feature_dim
-        check_size(architecture, classes=self.classes, inputs=self.inputs, feature_dim=width)
         with rng.seeded(self.seed, purpose, *ids):
             model = build_model(architecture, classes=self.classes, inputs=self.inputs, feature_dim=width)
         layout = self.layout(architecture)

@@ -19,10 +19,11 @@ def balanced_accuracy_and_f1(
     from sklearn.metrics import precision_recall_fscore_support  # lazily: takes longer to import than torch
 
     truth, guesses = (
-        np.concatenate([found.cpu().numpy() + number * classes for number, found in enumerate(of)])
-        for of in (labels, predicted)
+        np.concatenate([found.cpu().numpy() + client * classes for client, found in enumerate(given)])
+        for given in (labels, predicted)
     )
-    every = np.arange(len(labels) * classes)
-    _, recall, f1, _ = precision_recall_fscore_support(truth, guesses, labels=every, zero_division=np.nan)
-    by_client = zip(recall.reshape(-1, classes), f1.reshape(-1, classes), strict=True)
+    seen = np.union1d(truth, guesses)
+    _, recall, f1, _ = precision_recall_fscore_support(truth, guesses, labels=seen, zero_division=np.nan)
+    starts = np.flatnonzero(np.diff(seen // classes)) + 1  # of each client but the first
+    by_client = zip(np.split(recall, starts), np.split(f1, starts), strict=True)
     return [(float(np.nanmean(recalls)), float(np.nanmean(scores))) for recalls, scores in by_client]

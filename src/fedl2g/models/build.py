@@ -1,20 +1,25 @@
-"""Builds networks by name: an architecture of the catalog, or a user's own factory."""
+"""Builds networks by name: an architecture of the catalog, or a user's own factory; and says how large one may be."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from fedl2g import session
+from fedl2g import rng, session
 from fedl2g.errors import SettingError
 from fedl2g.models import sensor, small, table, text
 from fedl2g.models.catalog import check_kind, is_hub, resolve_models, split_head
 from fedl2g.models.split import Builder, SplitModel, split_model
 from fedl2g.references import is_reference, load_reference, parse_reference
 from fedl2g.schema import Schema
+
+LARGEST_NETWORK = 10**9  # parameters; the state of a larger one would hardly fit into a checkpoint's files
 
 
 def build_model(name: str, *, classes: int, inputs: Schema, feature_dim: int = 512) -> SplitModel:
@@ -31,6 +36,40 @@ def build_model(name: str, *, classes: int, inputs: Schema, feature_dim: int = 5
     if is_reference(name):
         return _build_with_factory(name, classes, inputs, feature_dim)
     check_kind(name, inputs.kind)
+    # The name may come from a run directory made elsewhere, or from a coordinator: it must not fill the memory.
+    parameters = max(_registered(name, classes, inputs, feature_dim), (feature_dim + 1) * classes)
+    if parameters > LARGEST_NETWORK:
+        raise SettingError(
+            f"models: {name} has {parameters / 1e9:.1f} billion parameters with {classes} classes and feature_dim "
+            f"{feature_dim}; expected at most {LARGEST_NETWORK / 1e9:.0f} billion; choose a smaller one"
+        )
+    return _build(name, classes, inputs, feature_dim)
+
+
+@cache
+def _registered(name: str, classes: int, inputs: Schema, feature_dim: int) -> int:
+    """How many parameters are made when the network is built, counted without their memory.
+
+    Also of a network that turns out not to take such inputs. A few of torchvision's cannot be built to the end in this
+    way (none of them is near the limit): of these it counts those before.
+    """
+    counts: list[int] = []
+
+    def made(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        counts.append(parameter.numel())
+
+    hook = register_module_parameter_registration_hook(made)
+    try:
+        with rng.seeded(0, "size"), torch.device("meta"):
+            _build(name, classes, inputs, feature_dim)
+    except SettingError:
+        pass  # building it says what is wrong
+    finally:
+        hook.remove()
+    return sum(counts)
+
+
+def _build(name: str, classes: int, inputs: Schema, feature_dim: int) -> SplitModel:
     if is_hub(name):
         from fedl2g.models.hub import build_from_hub  # lazily: torchvision takes as long to import as torch
 

@@ -1,4 +1,4 @@
-"""How large a network is, without its weights in memory; and how large one may be."""
+"""How large a network is, without its weights in memory."""
 
 from __future__ import annotations
 
@@ -9,30 +9,9 @@ import torch
 from torch import nn
 
 from fedl2g import rng
-from fedl2g.errors import SettingError
 from fedl2g.models.build import build_model
 from fedl2g.references import is_reference
 from fedl2g.schema import Schema
-
-LARGEST_NETWORK = 2**30  # parameters; the state of a larger network would not fit into a checkpoint's files
-
-
-def check_size(name: str, *, classes: int, inputs: Schema, feature_dim: int = 512) -> None:
-    """Raises SettingError for a network so large that building it might fill the memory; nothing is built.
-
-    The name may come from a run directory made elsewhere. A factory of the user's own is trusted and not checked.
-    """
-    if is_reference(name):
-        return
-    try:
-        parameters = parameters_of(name, classes, inputs, feature_dim)
-    except SettingError:
-        return  # torchvision's RegNets cannot be counted (they are smaller); of others the build says what is wrong
-    if parameters > LARGEST_NETWORK:
-        raise SettingError(
-            f"models: {name} has {parameters / 1e9:.1f} billion parameters with {classes} classes and feature_dim "
-            f"{feature_dim}; expected at most {LARGEST_NETWORK / 1e9:.1f} billion; choose a smaller one"
-        )
 
 
 def smallest(names: Iterable[str], *, classes: int, inputs: Schema, feature_dim: int = 512) -> str:

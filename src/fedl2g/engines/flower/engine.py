@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from fedl2g.methods.registry import get_method
 from fedl2g.payload import Payload
 from fedl2g.setup import Setup
 
+_log = logging.getLogger(__name__)
 _END_SECONDS = 60.0  # how long the end of a run waits for sites that have left
 
 
@@ -58,7 +60,7 @@ class GridEngine:
     def train(self, round: int, clients: Sequence[int], payload: Payload, check: Check) -> Iterator[Answer]:
         known = {client: self._evaluations[client] for client in clients if client in self._evaluations}
         unmoved = set(clients) - self.moved
-        due = evaluated_when_trained(self.setup.experiment, self.traits, round)
+        due = frozenset(evaluated_when_trained(self.setup.experiment, self.traits, round))
         for client in clients:  # a client whose reply gets lost may have trained nevertheless
             self._evaluations.forget(client)
             self.moved.add(client)
@@ -74,9 +76,12 @@ class GridEngine:
             if self.retries:  # else all clients answer, and the federation handles a round without a usable reply
                 check(reply)
             if evaluated is not None:
-                if client not in due:
-                    raise PayloadError(f"reply: holds an evaluation, but none is due after round {round}")
-                self._evaluations.add(self._unpack_evaluation(client, evaluated, round))
+                try:
+                    if client not in due or not self.traits.moves(reply.report.steps):
+                        raise PayloadError("evaluation: none is due; expected a reply without one")
+                    self._evaluations.add(self._unpack_evaluation(client, evaluated, round))
+                except PayloadError as error:  # the reply itself is sound; `evaluate` asks again
+                    _log.warning("round %d: the evaluation from client %d is refused: %s", round, client, error)
             return reply
 
         question = Question("train", round, self._pack(round, payload), read)

@@ -191,7 +191,7 @@ def _metrics(records: RecordDict) -> dict[str, float]:
 
 
 def pack_evaluation(run: str, round: int, evaluation: Evaluation) -> RecordDict:
-    """Convert a client's answer to an evaluation request to Flower records."""
+    """Convert a client's evaluation to Flower records."""
     counts = {"samples": evaluation.samples, "correct": evaluation.correct}
     if evaluation.validation_samples:
         counts["validation-samples"] = evaluation.validation_samples
@@ -209,7 +209,7 @@ def pack_evaluation(run: str, round: int, evaluation: Evaluation) -> RecordDict:
 
 
 def unpack_evaluation(records: RecordDict, *, client: int, run: str, round: int, validated: bool = False) -> Evaluation:
-    """Read the answer to an evaluation request; raises PayloadError for a malformed or mismatched one.
+    """Read a client's evaluation; raises PayloadError for a malformed or mismatched one.
 
     `validated`: the experiment has validation samples, so the answer must count them; otherwise it must not.
     """

@@ -61,10 +61,20 @@ class Node:
             return evaluation
 
     def evaluate_trained(self, request: Request, reply: Reply) -> Evaluation | None:
-        """The evaluation to send with a trained round, which spares the server a request; None if it has to ask."""
+        """The evaluation to send with a trained round, which spares the server a request.
+
+        None if none is due, or if it needs what the server sends next. None too if it fails: the upload must not be
+        lost with it, and the server asks for it separately.
+        """
         traits = get_method(request.experiment.method.name).traits
         due = self.client in evaluated_when_trained(request.experiment, traits, request.round)
-        return self.evaluate(request) if due and traits.moves(reply.report.steps) else None
+        if not due or not traits.moves(reply.report.steps):
+            return None
+        try:
+            return self.evaluate(request)
+        except Exception:
+            _log.exception("client %d: the evaluation after round %d failed", self.client, request.round)
+            return None
 
     def keep_best(self, request: Request) -> Kept:
         """At the end of a run, keep the model of the best round, which the request names."""
